@@ -11,7 +11,7 @@ Fields = dict[str, Any]
 # What a field needs beside it, to be another than its default.
 _BESIDE: dict[str, Fields] = {"profile_steps": {"epochs": 3}, "emu_uplink_mbit": {"nodes": 2}}
 
-# What every run in a cluster in a box has.
+# What every emulated run has.
 EMULATED: Fields = {
     "emulated": True,
     "model": "paced_resnet50",
@@ -24,7 +24,7 @@ EMULATED: Fields = {
 ALONE = [name for name in RunSpec.model_fields if name != "emulated"]
 
 
-def is_of_the_box(field: str) -> bool:
+def is_of_emulation(field: str) -> bool:
     """Say whether a field is of emulated runs alone, which no figure of measured ones shows."""
     return field.startswith(PREFIX)
 
@@ -54,7 +54,7 @@ def owner(field: str) -> Fields:
     """Return the strategy whose setting a field is, or what else the field cannot be without."""
     if field == "min_steps_per_epoch":
         return {"eval_every": 0}
-    if is_of_the_box(field):
+    if is_of_emulation(field):
         return EMULATED
     if field.startswith("ddp_powersgd"):
         return {"strategy": "ddp", "ddp_compression": "powersgd", "checkpoint_every": 0}

@@ -92,8 +92,8 @@ def emulation() -> Finding:
     try:
         nodes.check_support()
     except DDLError as error:
-        return Finding("box", "warn", error.detail, error.remedy)
-    return Finding("box", "ok", "nodes and shaped links can be made: emulated runs")
+        return Finding("emulation", "warn", error.detail, error.remedy)
+    return Finding("emulation", "ok", "nodes and shaped links can be made: emulated runs")
 
 
 def results(tree: Tree) -> Finding:

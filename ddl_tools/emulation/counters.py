@@ -14,7 +14,7 @@ from ddl_core.errors import LaunchError, RecordError
 from ddl_core.files import cannot_write
 from ddl_tools.emulation.compute import of_this_rank
 from ddl_tools.emulation.nodes import LINK
-from ddl_tools.records.paths import BoxFiles
+from ddl_tools.records.paths import EmulationFiles
 from ddl_tools.records.storage import Strict, read_text, write_atomically
 
 
@@ -38,7 +38,7 @@ class EpochCounters(Strict):
 class RankCounters:
     """Reads counters before and after each epoch of training, outside the clock's window."""
 
-    def __init__(self, spec: RunSpec, files: BoxFiles) -> None:
+    def __init__(self, spec: RunSpec, files: EmulationFiles) -> None:
         self._files, self._compute = files, of_this_rank(spec)
         self._cores = sorted(os.sched_getaffinity(0))
         self._first_of_node = self._compute.rank % spec.gpus_per_node == 0
@@ -81,12 +81,12 @@ def _sent_bytes() -> int:
     return links[LINK].bytes_sent
 
 
-def write_links(files: BoxFiles, mbit: Sequence[float]) -> None:
+def write_links(files: EmulationFiles, mbit: Sequence[float]) -> None:
     """Write the measured rates of the links."""
     write_atomically(files.links, json.dumps(list(mbit)) + "\n")
 
 
-def write_counters(files: BoxFiles, rank: int, counters: EpochCounters) -> None:
+def write_counters(files: EmulationFiles, rank: int, counters: EpochCounters) -> None:
     """Add a line to the file of a rank."""
     path = files.rank(rank)
     try:
@@ -97,7 +97,7 @@ def write_counters(files: BoxFiles, rank: int, counters: EpochCounters) -> None:
         raise cannot_write(path, error) from error
 
 
-def read_links(files: BoxFiles) -> list[float]:
+def read_links(files: EmulationFiles) -> list[float]:
     """Return the measured rates of the links, Mbit/s; none of one node."""
     try:
         return json.loads(read_text(files.links))
@@ -105,7 +105,7 @@ def read_links(files: BoxFiles) -> list[float]:
         raise RecordError(f"cannot read {files.links}: {error}") from None
 
 
-def read_counters(files: BoxFiles, rank: int) -> list[EpochCounters]:
+def read_counters(files: EmulationFiles, rank: int) -> list[EpochCounters]:
     """Return the counters of a rank in the epochs that count."""
     path = files.rank(rank)
     try:

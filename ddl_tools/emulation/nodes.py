@@ -109,7 +109,7 @@ def check_support() -> None:
     """
     if lacking := namespaces.missing(PROGRAMS):
         raise NotInstalledError(
-            f"a cluster in a box needs {', '.join(lacking)}",
+            f"emulated nodes need {', '.join(lacking)}",
             remedy=f"on Debian or Ubuntu: apt-get install {PACKAGE}",
         )
     try:

@@ -10,7 +10,7 @@ from itertools import chain
 
 from ddl_core.config import RunSpec
 from ddl_tools.emulation.counters import EpochCounters, read_counters, read_links
-from ddl_tools.records.paths import BoxFiles
+from ddl_tools.records.paths import EmulationFiles
 from ddl_tools.records.run import Emulation, RunRecord
 
 # Of the cores, by the ranks and all others together. Found in a trial of 48 runs on two cores
@@ -27,7 +27,7 @@ PACKET_BYTES = 2 * 66
 NEGOTIATION_BYTES = 6_000
 
 
-def read(files: BoxFiles, spec: RunSpec) -> Emulation | None:
+def read(files: EmulationFiles, spec: RunSpec) -> Emulation | None:
     """Return the facts of a run and the rules that they break; None where no epoch counts.
 
     `RecordError` if a file of counters is missing or damaged.

@@ -37,7 +37,7 @@ from ddl_tools.emulation.nodes import LINK, build
 from ddl_tools.launch.commands import Allocation, Command
 from ddl_tools.launch.diagnose import launcher_log, tail
 from ddl_tools.processes import TOKEN, Passing, compiled
-from ddl_tools.records.paths import BoxFiles
+from ddl_tools.records.paths import EmulationFiles
 
 # Address of the server of this process, or of the one that started it.
 SERVER = "DDL_FORK_SERVER"
@@ -218,7 +218,7 @@ class Leader:
         self.pid = os.getpid()
         self.client.send(self.pid)
         if self.wiring:
-            write_links(BoxFiles(self.logs), measured_mbit(self.nodes, self.wiring.link_mbit))
+            write_links(EmulationFiles(self.logs), measured_mbit(self.nodes, self.wiring.link_mbit))
             # Once, what each of many ranks would import on the cores that all of them share. Not
             # for other runs: a framework may look for a GPU, and what has done so must not fork.
             os.environ["DS_ACCELERATOR"] = "cpu"  # else DeepSpeed looks for others

@@ -17,7 +17,7 @@ from ddl_core.fairness import Source
 from ddl_core.loop import EpochResult
 from ddl_tools.rank.interleave import SlotClient
 from ddl_tools.records.environment import relevant_variables
-from ddl_tools.records.paths import BoxFiles, RunFiles
+from ddl_tools.records.paths import EmulationFiles, RunFiles
 from ddl_tools.records.progress import WAITING, Progress, Publish
 from ddl_tools.records.provenance import host, provenance
 from ddl_tools.records.run import (
@@ -60,12 +60,12 @@ class RunRecorder:
         self.progress = Progress(own, self.spec.epochs, publish)
         self.slots = SlotClient(directory, rank)
         self._slot: Slot | None = None
-        self._box = BoxFiles(self.files.attempt(len(self.record.attempts) - 1))
+        self._emulation = EmulationFiles(self.files.attempt(len(self.record.attempts) - 1))
         self._counters: RankCounters | None = None
         if self.spec.emulated:
             from ddl_tools.emulation import counters
 
-            self._counters = counters.RankCounters(self.spec, self._box)
+            self._counters = counters.RankCounters(self.spec, self._emulation)
 
     def wait_for_slot(self, epoch: int, cold: bool) -> None:
         """Wait until the other runs of the study are paused; cold epochs belong to the start."""
@@ -130,7 +130,7 @@ class RunRecorder:
         if self.record.system and self._counters:  # all ranks have noted their last epoch by now
             from ddl_tools.emulation import validity
 
-            facts = validity.read(self._box, self.spec)
+            facts = validity.read(self._emulation, self.spec)
             self.record.system[EMULATION] = facts and facts.model_dump()
         self.record.weights_sha256 = digest
         self.record.status = "completed"

@@ -44,11 +44,11 @@ class RunFiles:
         return self.logs / f"attempt_{number}"
 
 
-class BoxFiles:
+class EmulationFiles:
     """Counters of an emulated run; `logs` is the folder of one start."""
 
     def __init__(self, logs: Path) -> None:
-        self.folder = logs / "box"
+        self.folder = logs / "emulation"
         self.links = self.folder / "links.json"  # rate of each link before the run
 
     def rank(self, number: int) -> Path:

@@ -11,7 +11,7 @@ IMAGES = 320  # of a rank in an epoch
 
 
 def facts(**changes: Any) -> dict[str, Any]:
-    """Return what a record tells of a faithful box."""
+    """Return what a record tells of a faithful emulated run."""
     known: dict[str, Any] = {
         "cores": 2,
         "link_mbit_least": 50.0,
@@ -32,6 +32,6 @@ def emulate(make_run: MakeRun, efficiency: float = 1.0, nodes: int = 1, **fields
     """Write an emulated run whose epochs take 10 s / `efficiency`."""
     wall_s, unfaithful = 10.0 / efficiency, fields.pop("unfaithful", [])
     rows = [epoch_row(epoch, wall_s=wall_s, samples=IMAGES * nodes) for epoch in (0, 1)]
-    known = {"study": "box", "system": MACHINE | {EMULATION: facts(unfaithful=unfaithful)}}
+    known = {"study": "emulation", "system": MACHINE | {EMULATION: facts(unfaithful=unfaithful)}}
     asked = {**EMULATED, "epochs": 2, "nodes": nodes, "train_images": IMAGES * nodes}
     return make_run(rows=rows, **known | asked | {"eval_images": None} | fields)

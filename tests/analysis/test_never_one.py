@@ -17,10 +17,10 @@ from ddl_tools.launch.study import summary
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row
-from tests.fields import ALONE, changed, is_of_the_box
+from tests.fields import ALONE, changed, is_of_emulation
 
 PAPER = read_paper()
-FIELDS = [name for name in ALONE if name not in REPEATS and not is_of_the_box(name)]
+FIELDS = [name for name in ALONE if name not in REPEATS and not is_of_emulation(name)]
 # Where the two halves of a training are compared: each is of all runs that do the same half.
 HALVES = ("loading_n", "training_n")
 

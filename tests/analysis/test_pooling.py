@@ -14,7 +14,7 @@ from ddl_tools.analysis.figures import loader_bound
 from ddl_tools.analysis.tables import COLUMNS, runs_table, write_tables
 from ddl_tools.records.paths import RunFiles, Tree
 from tests.analysis.conftest import CODE, MACHINE, MakeRun
-from tests.fields import ALONE, another, is_of_the_box, owner
+from tests.fields import ALONE, another, is_of_emulation, owner
 
 PACKAGES = {"torch": "2.13.0", "torchvision": "0.28.0", "timm": "1.0", "numpy": "2.4.6",
             "pillow": "13.0.0", "horovod": "0.28.1", "deepspeed": "0.19.8",
@@ -82,7 +82,7 @@ FREE = {"framework", "strategy", "loader", "data_format", "model", "nodes", "gpu
         "device", "work", "eval_images", "momentum", "weight_decay", "schedule", "base_lr",
         "lr_scaling", "precise_bn", "warmup_epochs", "label_smoothing", "eval_every",
         "checkpoint_every", "discard_steps", "seed", "repeat", "optimizer"}  # fmt: skip
-FIELDS = [name for name in ALONE if name not in FREE and not is_of_the_box(name)]
+FIELDS = [name for name in ALONE if name not in FREE and not is_of_emulation(name)]
 # What one half of a training does not depend on.
 NOT_OF_LOADING = {"train_images", "classes", "accumulation", "precision", "channels_last",
                   "compile", "switches", "communication", "bucket",

@@ -58,6 +58,6 @@ def test_a_study_stands_with_its_machine_code_and_figures(
     assert "on Example(R) CPU @ 2.00GHz (2 cores); code `01234567`." in page
     assert "](comparison.png)" in page
     assert "Throughput by loader, relative to " in page
-    page = (tree.figures / "box" / "README.md").read_text()
+    page = (tree.figures / "emulation" / "README.md").read_text()
     assert "Emulated, not measured on a cluster ([how](" in page
     assert "1 runs were rejected and are not drawn." in page

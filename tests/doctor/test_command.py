@@ -38,7 +38,7 @@ def test_a_machine_that_cannot_emulate_is_told_how_and_is_ready_all_the_same(
         raise LaunchError(detail, remedy="call it as root")
 
     monkeypatch.setattr(nodes, "check_support", refuse)
-    found = findings(result := doctor("--json", "--data", images))["box"]
+    found = findings(result := doctor("--json", "--data", images))["emulation"]
     assert (found["state"], found["remedy"]) == ("warn", "call it as root")
     assert result.exit_code == 0
 

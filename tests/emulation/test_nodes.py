@@ -1,4 +1,4 @@
-"""A cluster in a box: links of a given rate, real frameworks between nodes, nothing left behind."""
+"""Emulated nodes: links of a given rate, real frameworks between nodes, nothing left behind."""
 
 import json
 import os
@@ -52,15 +52,15 @@ def _why_not() -> str:
 
 
 WHY_NOT = _why_not()
-in_a_box = pytest.mark.skipif(bool(WHY_NOT) and not os.environ.get("CI"), reason=WHY_NOT)
+emulates = pytest.mark.skipif(bool(WHY_NOT) and not os.environ.get("CI"), reason=WHY_NOT)
 
 
 def planned(**fields: Any) -> Path:
-    return plan_run(RunSpec(**{**SHORT, **fields}), "box", results())
+    return plan_run(RunSpec(**{**SHORT, **fields}), "emulation", results())
 
 
 def finished(**fields: Any) -> tuple[RunRecord, Emulation]:
-    """Execute a run on two nodes; return its record and what it tells of its box."""
+    """Execute a run on two nodes; return its record and what it tells of the emulation."""
     try:
         require("strategy", str(fields.get("strategy", "ddp")))
     except NotInstalledError as error:
@@ -93,7 +93,7 @@ print(measured_mbit(build(Wiring("ddp", nodes, 1, link, uplink)), link))
 """
 
 
-@in_a_box
+@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 def test_links_carry_what_is_asked_in_both_directions() -> None:
@@ -123,14 +123,14 @@ print(receive(1.5))
 """
 
 
-@in_a_box
+@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 def test_two_that_send_to_one_share_its_link() -> None:
     assert 10 < printed(TWO_TO_ONE, 20) < 22
 
 
-@in_a_box
+@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 def test_an_uplink_slows_who_is_at_its_other_end() -> None:
@@ -141,7 +141,7 @@ def test_an_uplink_slows_who_is_at_its_other_end() -> None:
     assert 0 < to_2 < 10.6
 
 
-@in_a_box
+@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_real_frameworks_send_real_bytes_between_nodes(fields: dict[str, Any]) -
     # What backward does not hide is at least the last bucket, a sixth of the gradients.
     wire_s = theory * 8 / LINK_MBIT / 1e6
     alone = record.spec.strategy == "deepspeed"  # after backward
-    for row in read_epochs(results().study("box") / record.run_id):
+    for row in read_epochs(results().study("emulation") / record.run_id):
         step_s = row.step_s_median
         if row.cold:
             continue
@@ -200,7 +200,7 @@ def _weights_of_the_mean(record: RunRecord) -> str:
     return weights_sha256(network)
 
 
-@in_a_box
+@emulates
 @pytest.mark.multiprocess
 def test_ranks_of_one_node_do_not_use_its_link() -> None:
     _, facts = finished(nodes=1, gpus_per_node=2, emu_step_ms=100)
@@ -219,7 +219,7 @@ def _networks() -> set[str]:
     return found
 
 
-@in_a_box
+@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 def test_a_killed_rank_ends_the_run_and_leaves_nothing(start: Start) -> None:
@@ -241,7 +241,7 @@ def test_a_killed_rank_ends_the_run_and_leaves_nothing(start: Start) -> None:
 FORBIDDEN = 'echo 0 >/proc/sys/user/max_net_namespaces && exec "$@"'
 
 
-@in_a_box
+@emulates
 def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
     code = "from ddl_tools.emulation.nodes import check_support; check_support()"
     done = subprocess.run(
@@ -259,7 +259,7 @@ def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
     assert "it needs namespaces of its own" in done.stderr
 
 
-@in_a_box
+@emulates
 def test_a_job_of_one_machine_may_make_any_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")

@@ -10,7 +10,7 @@ from ddl_core.errors import RecordError
 from ddl_tools.emulation import validity
 from ddl_tools.emulation.counters import EpochCounters, write_counters, write_links
 from ddl_tools.emulation.validity import broken_rules, sent_bytes, warnings
-from ddl_tools.records.paths import BoxFiles
+from ddl_tools.records.paths import EmulationFiles
 from ddl_tools.records.run import EMULATION, Emulation, RunRecord
 from tests.fields import EMULATED
 
@@ -96,13 +96,13 @@ def test_an_uplink_slows_who_crosses_it_or_is_at_fault(least: float, fine: bool)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> BoxFiles:
-    found = BoxFiles(tmp_path)
+def files(tmp_path: Path) -> EmulationFiles:
+    found = EmulationFiles(tmp_path)
     write_links(found, [99.0, 101.0])
     return found
 
 
-def note(files: BoxFiles, rank: int, **changes: Any) -> None:
+def note(files: EmulationFiles, rank: int, **changes: Any) -> None:
     known: dict[str, Any] = {
         "epoch": 1,
         "cold": False,
@@ -118,7 +118,7 @@ def note(files: BoxFiles, rank: int, **changes: Any) -> None:
     write_counters(files, rank, EpochCounters(**known | changes))
 
 
-def test_facts_are_of_warm_epochs_over_all_ranks(files: BoxFiles) -> None:
+def test_facts_are_of_warm_epochs_over_all_ranks(files: EmulationFiles) -> None:
     note(files, 0, epoch=0, cold=True, cpu_s=99)
     note(files, 0)
     note(files, 0, epoch=2)
@@ -136,7 +136,7 @@ def test_facts_are_of_warm_epochs_over_all_ranks(files: BoxFiles) -> None:
     assert reason.startswith("the end of a step was late by 0.01")
 
 
-def test_a_rank_that_noted_nothing_is_named(files: BoxFiles) -> None:
+def test_a_rank_that_noted_nothing_is_named(files: EmulationFiles) -> None:
     note(files, 0)
     with pytest.raises(RecordError, match=r"rank_1\.jsonl"):
         validity.read(files, spec(nodes=2))
@@ -145,11 +145,11 @@ def test_a_rank_that_noted_nothing_is_named(files: BoxFiles) -> None:
 def test_unfaithful_runs_are_told_and_counted() -> None:
     records = []
     for repeat, reasons in enumerate(([], ["too slow", "too late"], ["late"])):
-        record = RunRecord.plan("box", spec(repeat=repeat))
+        record = RunRecord.plan("emulation", spec(repeat=repeat))
         record.status = "completed"
         record.system = {EMULATION: facts(unfaithful=reasons).model_dump()}
         records.append(record)
-    measured = RunRecord.plan("box", RunSpec())
+    measured = RunRecord.plan("emulation", RunSpec())
     (line,) = warnings([*records, measured])
     assert line.startswith("unfaithful, and drawn nowhere: 2 of 3 emulated runs, e.g. ddp-syn")
     assert f"{records[1].run_id}: too slow; too late (docs" in line

@@ -213,7 +213,7 @@ def test_a_study_without_runs_says_what_to_do() -> None:
         (True, facts(), None),
     ],
 )
-def test_an_emulated_run_tells_of_its_box_and_no_other(
+def test_an_emulated_run_tells_of_its_emulation_and_no_other(
     emulated: bool, told: dict[str, Any] | None, said: str | None
 ) -> None:
     directory = planned(**({**EMULATED, "repeat": 9} if emulated else {"repeat": 9}))

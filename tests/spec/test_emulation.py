@@ -6,13 +6,13 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from tests.fields import EMULATED, is_of_the_box
+from tests.fields import EMULATED, is_of_emulation
 
-BOX_FIELDS = [name for name in RunSpec.model_fields if is_of_the_box(name)]
+EMULATION_FIELDS = [name for name in RunSpec.model_fields if is_of_emulation(name)]
 
 
-@pytest.mark.parametrize("field", BOX_FIELDS)
-def test_a_field_of_the_box_is_refused_elsewhere(field: str) -> None:
+@pytest.mark.parametrize("field", EMULATION_FIELDS)
+def test_a_field_of_emulation_is_refused_elsewhere(field: str) -> None:
     beyond = RunSpec.model_fields[field].default + 1
     value = 0.5 if field == "emu_jitter" else beyond
     with pytest.raises(SpecError, match=rf"{field} = {value}.* is of emulated = true alone"):

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_tools.analysis.claims import judged
 from ddl_tools.analysis.configurations import configuration_table, ended_runs, with_settings
 from ddl_tools.analysis.figures.scaling import draw_emulated as draw
@@ -12,10 +13,11 @@ from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
+from ddl_tools.scaling.emulated import calculated_s
 from tests.analysis.conftest import MakeRun
 from tests.analysis.drawn import draw_only, words
-from tests.analysis.emulated import emulate
-from tests.fields import ALONE, changed, is_of_the_box
+from tests.analysis.emulated import IMAGES, emulate
+from tests.fields import ALONE, EMULATED, changed, is_of_emulation
 
 # A figure of a ratio over these: they are its axis, its panel, or the length of an epoch.
 OVER = {"emu_link_mbit"}
@@ -37,12 +39,39 @@ def test_efficiency_is_throughput_per_rank_over_that_of_one(tree: Tree, make_run
     assert table["low"].iloc[1] < 0.8 < table["high"].iloc[1]
 
 
+def test_the_calculated_efficiency_stands_beside_the_measured(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    """Of DDP: nothing knows how a slow rank, or FSDP, communicates."""
+    for nodes, fields in ((1, {}), (2, {}), (2, {"emu_straggler": 1.2})):
+        emulate(make_run, nodes=nodes, **fields)
+        emulate(make_run, nodes=nodes, strategy="fsdp", **fields)
+    table = table_of(tree)
+    known = table[table["calculated"].notna()]
+    assert known[["strategy", "world_size"]].to_numpy().tolist() == [["ddp", 2]]
+    spec = RunSpec(**EMULATED, nodes=2)
+    step_s = 10.0 * spec.local_batch_size / IMAGES
+    predicted_s = calculated_s(spec, step_s, spec.emu_link_mbit)
+    assert known["calculated"].tolist() == pytest.approx([step_s / predicted_s])
+    assert "Crosses: calculated." in words(draw(table))
+
+
+def test_sizes_are_those_of_the_network_that_is_emulated(tree: Tree, make_run: MakeRun) -> None:
+    for bucket_mb in (25, 5):
+        for nodes in (1, 2):
+            emulate(make_run, nodes=nodes, emu_shrink=64, ddp_bucket_mb=bucket_mb / 64)
+    assert set(table_of(tree)["line"]) == {
+        "PyTorch-DDP, bucket 25 MiB",
+        "PyTorch-DDP, bucket 5 MiB",
+    }
+
+
 def test_one_rank_is_the_base_of_every_rate(tree: Tree, make_run: MakeRun) -> None:
     emulate(make_run)
     for mbit, efficiency in ((50, 0.9), (25, 0.7)):
         emulate(make_run, efficiency, nodes=2, emu_link_mbit=mbit)
     table = table_of(tree)
-    assert table["panel"].tolist() == ["50 Mbit/s (box)"] * 2 + ["25 Mbit/s (box)"] * 2
+    assert table["panel"].tolist() == ["links of 50 Mbit/s"] * 2 + ["links of 25 Mbit/s"] * 2
     assert table["value"].tolist() == pytest.approx([1, 0.9, 1, 0.7])
 
 
@@ -56,7 +85,9 @@ def test_frameworks_and_their_settings_are_lines(tree: Tree, make_run: MakeRun) 
     assert set(table_of(tree)["line"]) == lines
 
 
-@pytest.mark.parametrize("field", [one for one in ALONE if is_of_the_box(one) and one not in OVER])
+@pytest.mark.parametrize(
+    "field", [one for one in ALONE if is_of_emulation(one) and one not in OVER]
+)
 def test_runs_that_differ_in_a_field_are_two_lines(
     tree: Tree, make_run: MakeRun, field: str
 ) -> None:
@@ -117,7 +148,7 @@ def both(make_run: MakeRun) -> None:
     """Measured and emulated runs in one study, alike but for that."""
     for nodes in (1, 2):
         emulate(make_run, nodes=nodes)
-        make_run(20.0 / nodes, study="box", strategy="ddp", nodes=nodes)
+        make_run(20.0 / nodes, study="emulation", strategy="ddp", nodes=nodes)
 
 
 @pytest.mark.usefixtures("both")
@@ -146,10 +177,10 @@ def test_figures_of_measured_runs_name_what_they_leave_out(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw_only(monkeypatch, "comparison", "efficiency_emulated")
-    done = redraw(tree, figures=tree.figures, studies=["box"])
+    done = redraw(tree, figures=tree.figures, studies=["emulation"])
     assert "efficiency_emulated" in {path.stem for path in done.files}
-    assert "paced" not in (tree.figures / "box" / "comparison.csv").read_text()
-    page = (tree.figures / "box" / "README.md").read_text()
+    assert "paced" not in (tree.figures / "emulation" / "comparison.csv").read_text()
+    page = (tree.figures / "emulation" / "README.md").read_text()
     assert "Runs not drawn: 2 emulated" in page
 
 
