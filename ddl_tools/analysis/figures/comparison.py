@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from ddl_tools.analysis import estimates, interleaving
-from ddl_tools.analysis.configurations import ended_runs, specs, stack
+from ddl_tools.analysis.configurations import ended_runs, numbered, specs, stack
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
@@ -178,7 +178,7 @@ def _studies(
     """Return the rows of the configurations of each study, panel by panel."""
     tables = [pd.DataFrame(columns=list(columns))]
     for study, own in made.groupby("study"):
-        numbers = own.groupby(naming.KEY, dropna=False, sort=False).ngroup()
+        numbers = numbered(own, naming.KEY)
         firsts = own[~numbers.duplicated()]
         common = naming.common(firsts)
         about = own.assign(

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates, interleaving
-from ddl_tools.analysis.configurations import KEYS, LOADING, TRAINING, ended_runs
+from ddl_tools.analysis.configurations import KEYS, LOADING, TRAINING, ended_runs, numbered
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures.columns import ORIGIN, VALUE, WHO, typed
 from ddl_tools.analysis.interleaving import Interleaved
@@ -63,7 +63,7 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
         ("loading", LOADING, ~trained),
         ("training", TRAINING, trained & free),
     ):
-        both[half] = both.groupby(keys, dropna=False, sort=False).ngroup()
+        both[half] = numbered(both, keys)
         found[half] = dict(iter(both[which].groupby(half)))
     taken = Interleaved(windows)
     rows = [
