@@ -15,6 +15,7 @@ from ddl_tools.analysis.answers import ANSWERS, MOST_ROWS
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import counts, is_emulated
+from ddl_tools.labels import plural
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.storage import write_atomically
 
@@ -96,7 +97,7 @@ def _emulated(runs: pd.DataFrame, folder: Path) -> list[str]:
         return []
     rejected = int(runs["unfaithful"].notna().sum())
     how = link("how", PROJECT / "docs" / "explanation" / "emulation.md", folder)
-    drawn = [f"{rejected} runs were rejected and are not drawn."] if rejected else []
+    drawn = [f"Rejected and not drawn: {plural(rejected, 'run')}."] if rejected else []
     return [f"Emulated, not measured on a cluster ({how}).", *drawn]
 
 

@@ -17,6 +17,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
 from ddl_core.timing import Spent
 from ddl_tools.analysis import metrics, software
+from ddl_tools.emulation.validity import rejected
 from ddl_tools.records.damage import Examined, examine
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import RunFiles, Tree
@@ -272,16 +273,8 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "energy_method": system.get("energy_method"),
         "error_kind": record.error.kind if record.error else None,
         "error_category": record.error.category if record.error else None,
-        "unfaithful": _unfaithful(record),
+        "unfaithful": "; ".join(rejected(record)) or None,
     }
-
-
-def _unfaithful(record: RunRecord) -> str | None:
-    """Return the rules that an emulated run has broken; None if none, or if it is measured."""
-    if not record.spec.emulated or record.status != "completed":
-        return None
-    found = record.emulation
-    return "; ".join(found.unfaithful) or None if found else "no epoch counts"
 
 
 def _measured(record: RunRecord, epochs: list[EpochRecord]) -> dict[str, Any]:

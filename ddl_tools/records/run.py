@@ -131,7 +131,10 @@ class Emulation(Strict):
     slowest_factor: float = Field(
         description="compute of the slowest rank relative to `emu_step_ms`, mean over steps"
     )
-    unfaithful: list[str] = Field(default_factory=list, description="broken validity rules")
+    unfaithful: list[str] = Field(
+        default_factory=list,
+        description="validity rules broken when it was measured; readers apply today's",
+    )
 
 
 class RunRecord(Strict):

@@ -11,23 +11,29 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import DataError
+from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import title
 from ddl_tools.emulation.nodes import ON_THE_WIRE
+from ddl_tools.emulation.validity import rejected
 from ddl_tools.records.paths import Tree, committed
 from ddl_tools.records.run import read_record
-from ddl_tools.scaling.communication import Exchange, Network, exposed_s
+from ddl_tools.scaling.communication import DDP_BUCKET_MB, Exchange, Network, exposed_s
 from ddl_tools.scaling.measured import throughput
 
-STUDY = "cluster_in_a_box"
+STUDY = "emulated_cluster"
+# Fields that change the step and that the calculator does not know.
+_NOT_MODELLED = (
+    "emu_straggler", "emu_jitter", "emu_draws", "emu_uplink_mbit",
+    "ddp_compression", "horovod_compression",
+)  # fmt: skip
 
 
 class Run(NamedTuple):
-    """A valid emulated run: its step, and the slowest link in bytes of data per second."""
+    """A valid emulated run: its step, and the measured rate of its slowest link."""
 
     spec: RunSpec
     step_s: float
-    bandwidth: float
+    link_mbit: float
 
 
 @dataclass(frozen=True)
@@ -67,12 +73,11 @@ def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
     for directory in tree.run_folders(study):
         record = read_record(directory)
         facts = record.emulation
-        if record.status != "completed" or facts is None or facts.unfaithful:
+        if record.status != "completed" or facts is None or rejected(record):
             continue
         if rate := throughput(tree, record):
-            mbit = facts.link_mbit_least
-            bandwidth = mbit * 1e6 / 8 / ON_THE_WIRE if mbit else np.inf
-            found.append(Run(record.spec, record.global_batch_size / rate, bandwidth))
+            mbit = facts.link_mbit_least or np.inf
+            found.append(Run(record.spec, record.global_batch_size / rate, mbit))
     if not found:
         raise DataError(f"no valid emulated run in {tree.study(study)}; run the study first")
     return found
@@ -94,17 +99,32 @@ def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
         if (name, 0.0, 1) not in groups:
             raise DataError(f"no valid run of {name} on one node in study {study!r}")
         compute_s, measured_s = map(_mean_s, (groups[name, 0.0, 1], runs))
-        bandwidth = min(run.bandwidth for run in runs)
-        network = Network(bandwidth, inside_bandwidth=bandwidth)
-        exposed = float(exposed_s(Exchange.of(runs[0].spec), compute_s, network, nodes)[0])
-        found.append(Step(name, mbit, nodes, len(runs), compute_s, measured_s, compute_s + exposed))
+        predicted_s = calculated_s(runs[0].spec, compute_s, min(run.link_mbit for run in runs))
+        found.append(Step(name, mbit, nodes, len(runs), compute_s, measured_s, predicted_s))
     return found
 
 
+def calculated_s(spec: RunSpec, compute_s: float, link_mbit: float) -> float:
+    """Return the step of an emulated run in seconds, from that of one node and the links' rate.
+
+    `SpecError` if the calculator does not know how the run communicates.
+    """
+    for name in _NOT_MODELLED:
+        if getattr(spec, name) != RunSpec.model_fields[name].default:
+            raise SpecError(f"{name}={getattr(spec, name)!r}: its communication is not modelled")
+    bandwidth = link_mbit * 1e6 / 8 / ON_THE_WIRE
+    network = Network(bandwidth, inside_bandwidth=bandwidth)
+    return compute_s + float(exposed_s(Exchange.of(spec), compute_s, network, spec.nodes)[0])
+
+
 def framework(spec: RunSpec) -> str:
-    """Return the title of a run's strategy, with the stage of DeepSpeed."""
-    stage = f", ZeRO stage {spec.deepspeed_zero_stage}" if spec.strategy == "deepspeed" else ""
-    return title("strategy", spec.strategy) + stage
+    """Return the title of a run's strategy, with DeepSpeed's stage and other buckets of DDP."""
+    name, bucket_mb = title("strategy", spec.strategy), spec.ddp_bucket_mb * spec.emu_shrink
+    if spec.strategy == "deepspeed":
+        return f"{name}, ZeRO stage {spec.deepspeed_zero_stage}"
+    if spec.strategy == "ddp" and bucket_mb != DDP_BUCKET_MB:
+        return f"{name}, bucket {bucket_mb:g} MiB"
+    return name
 
 
 def _mean_s(runs: Sequence[Run]) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
 from ddl_tools.records.damage import REMEDY, checked, examine, verify
 from ddl_tools.records.ledger import entry
@@ -16,6 +17,8 @@ from ddl_tools.records.run import EMULATION, Attempt, append_epoch, read_record,
 from tests.analysis.emulated import facts
 from tests.fields import EMULATED
 from tests.launch.running import finish, line, planned
+
+FACTS = facts(RunSpec(**EMULATED))
 
 EPOCHS = 3
 
@@ -209,8 +212,8 @@ def test_a_study_without_runs_says_what_to_do() -> None:
     [
         (True, None, "run.json: has no system.emulation"),
         (True, {"unfaithful": []}, "system"),
-        (False, facts(), "run.json: has system.emulation, but the run was not emulated"),
-        (True, facts(), None),
+        (False, FACTS, "run.json: has system.emulation, but the run was not emulated"),
+        (True, FACTS, None),
     ],
 )
 def test_an_emulated_run_tells_of_its_emulation_and_no_other(
