@@ -300,15 +300,26 @@ def advice() -> str:
 
 
 def emulated() -> str:
-    """Return the efficiency of the emulated cluster on most nodes with the slowest links."""
-    points = pd.read_csv(FIGURES / "cluster_in_a_box" / "efficiency_emulated.csv")
+    """Return the efficiency of the emulated cluster with the slowest links."""
+    points = pd.read_csv(FIGURES / "emulated_cluster" / "efficiency_emulated.csv")
     points = points[(points["n"] > 0) & (points["emu_link_mbit"] == points["emu_link_mbit"].min())]
     rows = []
-    for line, own in points.groupby("line", sort=True):
-        row = own.loc[own["world_size"].idxmax()]
-        known = f"{row['low']:.2f} to {row['high']:.2f}" if row["n"] > 1 else "one run: none"
-        rows.append([line, row["world_size"], f"{row['value']:.2f}", known, row["n"]])
-    return table(["", "nodes", "E", "95 % interval", "n"], rows)
+    for _, row in points[points["world_size"] > 1].sort_values(["line", "world_size"]).iterrows():
+        known = f"{row['low']:.3f} to {row['high']:.3f}" if row["n"] > 1 else "one run: none"
+        values = (f"{row[name]:.3f}" for name in ("value", "calculated"))
+        rows.append([row["line"], row["world_size"], *values, known, row["n"]])
+    return table(["", "nodes", "E", "calculated", "95 % interval of E", "n"], rows)
+
+
+def memory() -> str:
+    """Return the memory and the speed of each configuration of the study `sharding`."""
+    points = pd.read_csv(FIGURES / "sharding" / "memory_per_rank.csv")
+    rows = [
+        [row["label"], f"{row['value']:.2f}", f"{row['state']:.2f}", f"{row['throughput']:.1f}"]
+        for _, row in points[points["n"] > 0].iterrows()
+    ]
+    head = ["configuration", "peak of a rank (GiB)", "share of the state (GiB)", "images/s"]
+    return table(head, rows)
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -324,12 +335,14 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "constant": constant,
     "advice": advice,
     "emulated": emulated,
+    "memory": memory,
     "searches": errors_of_searches,
 }
 TEXTS = (
     "README.md",
     "benchmarks/README.md",
     "docs/reference/loaders.md",
+    "docs/reference/strategies.md",
     "docs/explanation/scaling-model.md",
     "docs/how-to/choose-a-stack.md",
     "docs/explanation/statistics.md",

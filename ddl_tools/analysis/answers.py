@@ -39,6 +39,7 @@ _HEADS = {
     "local_batch_size": "batch of a rank",
     "global_batch_size": "global batch (images)",
     "emu_link_mbit": "link (Mbit/s)",
+    "calculated": "E calculated",
     "state": "share by arithmetic (GiB)",
     "throughput": "throughput (images/s)",
     "loading": "loader alone (images/s)",
@@ -171,8 +172,11 @@ def _compared(points: Points) -> list[str]:
 def _against(row: Row, base: str) -> str:
     """Return a ratio with what the label has and that of the baseline has not."""
     own = [part for part in row["label"].split(", ") if part not in base.split(", ")]
-    word = comparison.word(row)
-    return f"{', '.join(own) or row['label']} {ratio_text(row)}" + (f" ({word})" if word else "")
+    words = [comparison.word(row)]
+    if not pd.isna(again := row.get("decision_second")) and again != row["decision"]:
+        words.append(f"{comparison.WORDS[again]} when measured again")
+    note = f" ({', '.join(words)})" if any(words) else ""
+    return f"{', '.join(own) or row['label']} {ratio_text(row)}{note}"
 
 
 def _nearest(points: Points) -> Points:
@@ -372,7 +376,7 @@ ANSWERS = {
         "{line} on {world_size} ranks: E {efficiency}.",
     ),
     "efficiency_emulated": Answer(
-        "line emu_link_mbit world_size value n",
+        "line emu_link_mbit world_size value calculated n",
         "efficiency E",
         lambda points: _largest(points).sort_values(
             "emu_link_mbit", ascending=False, kind="stable"

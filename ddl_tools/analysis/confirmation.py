@@ -44,11 +44,7 @@ class Confirmation:
 
 def confirmation(first: pd.DataFrame, second: pd.DataFrame) -> Confirmation | None:
     """Compare the points of two comparisons of a study; None if one of them has no ratios."""
-    one, other = (
-        points.loc[points["decision"].notna(), [*_CONFIGURATION, *_RATIO, "decision"]]
-        for points in (first, second)
-    )
-    both = one.merge(other, on=_CONFIGURATION, suffixes=("", "_second"))
+    both = beside(first, second).dropna(subset=["decision", "decision_second"])
     if both.empty:
         return None
     gap = np.log(both["ratio"] / both["ratio_second"]).abs()
@@ -60,3 +56,9 @@ def confirmation(first: pd.DataFrame, second: pd.DataFrame) -> Confirmation | No
     otherwise = ~same & (decided["decision_second"] != estimates.CANNOT_SAY)
     counts = (int(found.sum()) for found in (agree, decided["decision"].notna(), same, otherwise))
     return Confirmation(len(both), *counts)
+
+
+def beside(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of a comparison with ratio and decision of the second one beside them."""
+    other = second[[*_CONFIGURATION, *_RATIO, "decision"]]
+    return first.merge(other, how="left", on=_CONFIGURATION, suffixes=("", "_second"))

@@ -8,9 +8,9 @@ import pandas as pd
 
 from ddl_core.errors import DataError, RecordError
 from ddl_tools import markdown
-from ddl_tools.analysis import claims
+from ddl_tools.analysis import claims, estimates
 from ddl_tools.analysis.answers import ANSWERS
-from ddl_tools.analysis.confirmation import confirmation
+from ddl_tools.analysis.confirmation import beside, confirmation
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.paper import Paper, in_table_2, read_paper
 from ddl_tools.analysis.plot import captions
@@ -42,7 +42,7 @@ _ROWS = (
     ("What does one GPU train?", "one_gpu", "comparison", (1,)),
     ("Which loader feeds a GPU?", "one_gpu_loaders", "comparison", (0,)),
     ("What does sharding save?", "sharding", "memory_per_rank", (0, 2)),
-    ("What does a slow network cost?", "cluster_in_a_box", "efficiency_emulated", (0,)),
+    ("What does a slow network cost?", "emulated_cluster", "efficiency_emulated", (0,)),
     ("What do large batches cost?", "accuracy_laptop", "accuracy_vs_batch_size", (0,)),
 )
 
@@ -125,14 +125,23 @@ def hardware(tree: Tree) -> str:
 
 
 def confirmations(tree: Tree) -> str:
-    """Return as Markdown what second measurements confirm of the studies that have one."""
-    rows = []
-    for name in repeated().studies():
-        if found := confirmation(_points(tree, name), _points(repeated(), name)):
-            counts = (found.compared, found.agree, found.decided, found.confirmed)
-            rows.append((f"`{name}`", *counts, found.undecided, found.otherwise))
-    columns = ["Study", "Ratios", "Agree", "Decided", "Confirmed", "Undecided", "Otherwise"]
-    return markdown.table(columns, rows) if rows else "No study has a second measurement yet."
+    """Return as Markdown how many ratios of each study are decided, and confirmed by a second one.
+
+    Ratios are those with an interval, in the figure that compares the configurations of a study.
+    """
+    rows: list[tuple[object, ...]] = []
+    again = repeated().studies()
+    for path in sorted(tree.figures.glob("*/comparison.csv")):
+        name, points = path.parent.name, pd.read_csv(path)
+        decisions = points["decision"].dropna()
+        if decisions.empty:
+            continue
+        row = (f"`{name}`", len(decisions), int((decisions != estimates.CANNOT_SAY).sum()))
+        found = confirmation(points, _points(repeated(), name)) if name in again else None
+        second = (found.agree, found.confirmed, found.undecided, found.otherwise) if found else ()
+        rows.append((*row, *second, *[""] * (4 - len(second))))
+    columns = ["Study", "Ratios", "Decided", "Agree", "Confirmed", "Undecided", "Otherwise"]
+    return markdown.table(columns, rows)
 
 
 def results(tree: Tree, judged: pd.DataFrame) -> str:
@@ -155,9 +164,13 @@ def _answer(
     if not path.exists():
         return None
     points = pd.read_csv(path)
+    if figure == "comparison" and study in repeated().studies():
+        points = beside(points, _points(repeated(), study))
     sentences = ANSWERS[figure].sentences(points)
     text = " ".join(sentences[one] for one in which if one < len(sentences))
-    return question, text, captions.line(points), f"[figures](figures/{study}/README.md)"
+    # The README says for all rows what two cores can show.
+    about = captions.line(points.drop(columns="on_cpu", errors="ignore"))
+    return question, text, about, f"[figures](figures/{study}/README.md)"
 
 
 def _published(tree: Tree) -> str:

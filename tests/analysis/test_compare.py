@@ -9,7 +9,9 @@ import pytest
 from ddl_core.errors import RecordError
 from ddl_tools.analysis import design, pages
 from ddl_tools.analysis.design import resolves, spread
+from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.pages import compare
+from ddl_tools.analysis.tables import runs_table, windows_table
 from ddl_tools.records.paths import Tree
 from ddl_tools.study import Study
 from tests.analysis.conftest import MACHINE, SPEC, MakeRun, in_blocks
@@ -139,4 +141,8 @@ def test_a_second_measurement_confirms_the_published_one_or_not(
     if again[1]:
         first, second = (np.sign(np.array(rates) - 10) for rates in ((20.0, 10.0), again))
         otherwise = (first != second).sum()
+        drawn = published.figures / "laptop"
+        drawn.mkdir(parents=True)
+        points = comparison.points(runs_table(published.runs), windows_table(published.runs))
+        points.to_csv(drawn / "comparison.csv")
         assert pages.confirmations(published).endswith(f"| {otherwise} |")

@@ -171,7 +171,7 @@ def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
     alone = {"laptop_loaders": 0, "accuracy_laptop": 0, "box_delays": 0}  # of one framework each
     # Other libraries promise nothing.
     of_torch = {"libraries": 3, "related_mahon2020": 6, "related_malik2018": 3, "sharding": 1}
-    emulated = {"cluster_in_a_box": 3}  # of one node each; more nodes promise nothing
+    emulated = {"emulated_cluster": 3}  # of one node each; more nodes promise nothing
     laptop = committed().run_folders("laptop")
     repeats = {read_record(folder).spec.repeat for folder in laptop}
     assert numbers.pop("laptop") == 4 * len(repeats)

@@ -213,9 +213,9 @@ def test_a_warm_up_as_long_as_the_run_is_told(fields: dict, told: str | None) ->
     assert text is None if told is None else told in str(text)
 
 
-def test_the_cluster_in_a_box_scales_all_sizes_alike() -> None:
+def test_the_emulated_cluster_scales_all_sizes_alike() -> None:
     """What is told in bytes is as much smaller as the gradients are, and steps are as many."""
-    runs = runs_of("cluster_in_a_box")
+    runs = runs_of("emulated_cluster")
     for run in runs:
         steps = (run.known_images or 0) / run.global_batch_size
         assert (run.emulated, run.gpus_per_node, steps) == (True, 1, 2)

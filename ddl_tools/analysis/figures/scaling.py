@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ddl_core.config import RunSpec
+from ddl_core.errors import SpecError
 from ddl_core.registry import MODELS
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis import paper as published
@@ -15,6 +17,7 @@ from ddl_tools.analysis.configurations import (
     VALUE,
     commits,
     run_labels,
+    specs,
     stack,
     with_model,
     with_settings,
@@ -27,6 +30,7 @@ from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, s
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.labels import REPEATS, plural
+from ddl_tools.scaling.emulated import calculated_s
 
 POINTS = typed(
     "panel source", WHO, "local_batch_size world_size_min world_size base_world_size",
@@ -35,7 +39,7 @@ POINTS = typed(
 BATCHES = typed("panel", WHO, "world_size local_batch_size line", VALUES, ORIGIN)
 EMULATED = typed(
     "panel", WHO, "line emu_link_mbit emu_step_ms emu_shrink world_size",
-    "n failed unfaithful value low high", ORIGIN,
+    "n failed unfaithful value low high calculated", ORIGIN,
 )  # fmt: skip
 
 _VALUES = ["value", "low", "high"]
@@ -43,6 +47,7 @@ _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
 _DASHES: list[Any] = ["solid", (0, (4, 1.5)), (0, (1, 1.5)), *style.SPARE_LINES]
 # Fields of an emulated run that panel or axis name, or that change no ratio.
 _NOT_NAMED = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images", "epochs", *REPEATS)
+_SHRUNK = ("ddp_bucket_mb", "ddp_first_bucket_mb", "horovod_fusion_mb")
 _SERIES = ["study", "hardware", "setting", "line"]
 # Links and the length of a run divide no series: what is drawn is a ratio over them.
 _SHARED = {"emu_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
@@ -138,7 +143,8 @@ def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
     E = (throughput of G ranks / G) / throughput of one, of the same configuration; low and high
     are its 95 % interval over repeats. One rank sends nothing, so it is the base of all link rates.
     Delayed ranks without a run of one rank have the base of the configuration without delays.
-    Rejected runs are counted and give no value.
+    calculated is E by the calculator of `ddl_tools.scaling.communication`, from the step of one
+    rank and the rate of the links. Rejected runs are counted and give no value.
     """
     made = _emulated(runs)
     rows = []
@@ -149,6 +155,8 @@ def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
             sizes = [part for _, part in panel.groupby("world_size")]
             rows += [_row(part, base, panel) for part in ([alone] if len(alone) else []) + sizes]
     table = pd.DataFrame(rows, columns=list(EMULATED))
+    if table["study"].nunique() > 1:
+        table["panel"] += " (" + table["study"] + ")"
     order = ["study", "emu_link_mbit", "line", "world_size"]
     return stack([table.sort_values(order, ascending=[True, False, True, True])], EMULATED)
 
@@ -159,11 +167,12 @@ def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
     emulated = runs[is_emulated(runs) & ended]
     undisturbed = with_settings(emulated.assign(**_SHARED, **_NO_DELAYS))
     made = with_settings(emulated.assign(**_SHARED)).assign(
-        emu_link_mbit=emulated["emu_link_mbit"],
+        **emulated[list(_SHARED)],
         commit=commits(emulated),
         undisturbed=undisturbed["setting"],
     )
-    apart = run_labels(emulated, _NOT_NAMED)
+    real = {name: emulated[name] * emulated["emu_shrink"] for name in _SHRUNK}
+    apart = run_labels(emulated.assign(**real), _NOT_NAMED)  # sizes of the network that is emulated
     made["line"] = [
         ", ".join(filter(None, (style.strategy_name(strategy), label))) + differs
         for strategy, label, differs in zip(made["strategy"], apart, made["differs"], strict=True)
@@ -184,20 +193,30 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
     mbit = panel["emu_link_mbit"].iloc[0]
     known, bases = (part["value"].dropna().to_numpy(float) for part in (runs, base))
     row = {name: first[name] for name in EMULATED if name in first} | {
-        "panel": f"{mbit:g} Mbit/s ({first['study']})",
+        "panel": f"links of {mbit:g} Mbit/s",
         "emu_link_mbit": mbit,
         "n": len(known),
         "failed": int((runs["status"] == "failed").sum()),
         "unfaithful": int(runs["unfaithful"].notna().sum()),
         "commit": ";".join(sorted(set(runs["commit"]))),
-        **dict.fromkeys(_VALUES, np.nan),
+        **dict.fromkeys([*_VALUES, "calculated"], np.nan),
     }
     if ranks == 1 and len(known):
         row["value"] = 1.0
     elif len(known) and len(bases):
         found = estimates.scaled(estimates.unpaired_ratio(known, bases), 1 / ranks)
         row |= {"value": found.ratio, "low": found.low, "high": found.high}
+        row["calculated"] = _calculated(RunSpec(**specs(runs)[0]), bases.mean())
     return row
+
+
+def _calculated(spec: RunSpec, rate: float) -> float:
+    """Return E of an emulated run from the throughput of one rank, nan where nothing models it."""
+    alone_s = spec.local_batch_size / rate
+    try:
+        return alone_s / calculated_s(spec, alone_s, spec.emu_link_mbit)
+    except SpecError:
+        return float("nan")
 
 
 @styled
@@ -321,9 +340,19 @@ def draw_emulated(points: pd.DataFrame) -> Figure:
             f"Nodes are network namespaces of one machine; ResNet50's gradients {smaller} times "
             "smaller.",
             *captions.provenance(points, "the ratio"),
+            *(
+                ["Crosses: calculated, nothing fitted."]
+                if drawn["calculated"].notna().any()
+                else []
+            ),
             *(["Open: one run."] if _single(drawn).any() else []),
             *([f"Rejected: {rejected} runs."] if rejected else []),
             *[f"No run of one rank: {name}." for name in baseless],
+            *(
+                ["Horovod's negotiation is not scaled."]
+                if "horovod" in set(drawn["strategy"])
+                else []
+            ),
         ],
         2.0,
         columns=3,
@@ -338,6 +367,7 @@ def draw_emulated(points: pd.DataFrame) -> Figure:
             own = part[part["line"] == line].sort_values("world_size")
             x = curves.apart(ax, own["world_size"], number, len(looks))
             curves.line(ax, x, own, look | {"markersize": 5})
+            ax.plot(x, own["calculated"], "x", color="black", markersize=3.5, zorder=7)
             one = _single(own)
             ax.plot(x[one], own.loc[one, "value"], zorder=6, markersize=5,
                     **look | {"linestyle": "none", "markerfacecolor": "white"})  # fmt: skip
@@ -351,7 +381,9 @@ def _slowest(drawn: pd.DataFrame) -> str:
     most = drawn[drawn["world_size"] == drawn["world_size"].max()]
     fewest = most.groupby("emu_link_mbit")["n"].min()
     rate = fewest.index[fewest == fewest.max()].min()
-    reached = captions.span(most.loc[most["emu_link_mbit"] == rate, "value"])
+    here = most[most["emu_link_mbit"] == rate].sort_values("value")
+    ends = here if len(here) < 2 else here.iloc[[-1, 0]]
+    reached = " and ".join(f"{one.value:.2f} with {one.line}" for one in ends.itertuples())
     return f"on {most['world_size'].iloc[0]} nodes at {rate:g} Mbit/s, E is {reached}"
 
 

@@ -38,7 +38,7 @@ _PAPER = (
     ("resnet50", "horovod", "native"),
 )
 _MEASURED = ("resnet50", "ddp", "native")
-_LINKS_MBIT = 20.0
+_LINKS_MBIT = 12.0
 _FRAMEWORKS = ("PyTorch-DDP", "DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1")
 
 
@@ -136,7 +136,7 @@ def draw(points: pd.DataFrame) -> Figure:
         [
             "Each law is fitted to the values and bounds of its panel. E of the paper is relative "
             "to 4 GPUs; its times and its E at 1024 contradict each other (C2). EMULATED: links of "
-            "20 Mbit/s; calculated from the step on one node.",
+            f"{_LINKS_MBIT:g} Mbit/s; calculated from the step on one node.",
         ],
     )
     for name, ax in zip(panels, axes, strict=False):
