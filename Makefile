@@ -148,7 +148,8 @@ bash requirements/horovod/build.sh $(1)/bin/python "$(WHEELS)" $(2) >$(1)/horovo
 endef
 
 # Horovod needs nothing but torch, so its compiler works while pip, on one core, finds and installs the
-# rest; so does Python's for torch. Where Horovod's fails, the target .horovod tries again and shows the error.
+# rest; so does Python's for what ranks import. The rest compiles when it is first imported. Where
+# Horovod's fails, the target .horovod tries again and shows the error.
 .venv/.packages: $(PINS)
 	$(call new_environment,env,1.5)
 	@$(BIN)/python requirements/torch_cost.py || true
@@ -157,10 +158,10 @@ endef
 	  >.venv/wheel.log 2>&1 & \
 	$(COMPILE) & \
 	$(call install,-c requirements/constraints.txt $(SETS:%=-r requirements/%.txt)); wait
-	$(compile_packages)
+	@echo "$(CURDIR)" >$@
 
 .venv/.project: .venv/.packages pyproject.toml
-	@$(PIP) --no-deps --editable . >>$(PIP_LOG) 2>&1 || { \
+	@$(PIP) --no-deps --no-build-isolation --editable . >>$(PIP_LOG) 2>&1 || { \
 	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
 	  echo "error: pip could not install this project; all of its output: $(PIP_LOG)"; exit 1; }
 	@touch $@
