@@ -129,6 +129,5 @@ def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
     assert "200" in verified
     assert planned.count("missing ") == 4
     assert "4 completed" in ran
-    # Not its interval: on a busy machine the rounds of one start may all be left out.
-    assert re.search(r"DALI \(CPU\): \d\.\d\d", compared)
+    assert re.search(r"DALI \(CPU\).*: \d\.\d\d \[", compared)
     assert (tmp_path / "results" / "figures" / "my_study" / "comparison.png").is_file()

@@ -1,5 +1,6 @@
 """A run on this machine: whatever happens, its record says how it ended and no process is left."""
 
+import itertools
 import os
 import re
 import signal
@@ -60,7 +61,10 @@ def test_two_ranks_complete_a_run() -> None:
     assert record == read_record(run_dir)
     rows = [(row.epoch, row.phase) for row in read_epochs(run_dir)]
     assert rows == [(0, "train"), (0, "eval"), (1, "train"), (1, "eval")]
-    assert phases  # which ones, depends on when the launcher had a core to look
+    # The launcher may look late and skip some, but sees them in order.
+    life = iter(["setup", "train", "eval", "train", "eval", "done"])
+    assert phases
+    assert all(phase in life for phase, _ in itertools.groupby(phases))
     assert processes_of(run_dir) == []
 
 

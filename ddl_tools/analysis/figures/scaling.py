@@ -206,7 +206,7 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
     elif len(known) and len(bases):
         found = estimates.scaled(estimates.unpaired_ratio(known, bases), 1 / ranks)
         row |= {"value": found.ratio, "low": found.low, "high": found.high}
-        row["calculated"] = _calculated(RunSpec(**specs(runs)[0]), bases.mean())
+        row["calculated"] = _calculated(RunSpec(**specs(runs.iloc[:1])[0]), bases.mean())
     return row
 
 
