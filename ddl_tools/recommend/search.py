@@ -11,7 +11,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -241,7 +241,8 @@ class Search:
     def _measure(self, chosen: Sequence[RunSpec]) -> None:
         """Start some configurations as one block, and wait for their end."""
         (before, starts), began = self._planned(), time.monotonic()
-        study = self._study(dict.fromkeys([*before, *chosen]), starts + 1)
+        every = dict.fromkeys([*before, *chosen])
+        study = study_of(self.name, self.request.model, every, starts + 1)
         runs = {one.model_copy(update={"repeat": starts}).run_id for one in chosen}
         run_study(study, self.tree, data_dir=self.request.data_dir, only=runs)
         took = [_epochs_s(item) for item in self.entries()
@@ -249,19 +250,21 @@ class Search:
         if took:
             self._start_s = (time.monotonic() - began - sum(took)) / len(took)
 
-    def _study(self, configurations: Any, starts: int) -> Study:
-        rows = [one.model_dump(exclude=set(REPEATS)) for one in configurations]
-        shared = {name for name in rows[0] if all(row[name] == rows[0][name] for row in rows)}
-        own = [{name: row[name] for name in row if name not in shared} for row in rows]
-        changed = {name for name in shared if rows[0][name] != RunSpec.model_fields[name].default}
-        return Study(
-            name=self.name,
-            question=f"How should {self.request.model} be trained in parallel on this machine?",
-            base={name: rows[0][name] for name in rows[0] if name in changed},
-            axes=[{name: [value] for name, value in row.items()} for row in own],
-            repeats=starts,
-            interleave=Interleave(reference=own[0]),
-        )
+
+def study_of(name: str, model: str, configurations: Iterable[RunSpec], starts: int) -> Study:
+    """Return an interleaved study of some configurations; the first one is its baseline."""
+    rows = [one.model_dump(exclude=set(REPEATS)) for one in configurations]
+    shared = {name for name in rows[0] if all(row[name] == rows[0][name] for row in rows)}
+    own = [{name: row[name] for name in row if name not in shared} for row in rows]
+    changed = {name for name in shared if rows[0][name] != RunSpec.model_fields[name].default}
+    return Study(
+        name=name,
+        question=f"How should {model} be trained in parallel on this machine?",
+        base={name: rows[0][name] for name in rows[0] if name in changed},
+        axes=[{name: [value] for name, value in row.items()} for row in own],
+        repeats=starts,
+        interleave=Interleave(reference=own[0]),
+    )
 
 
 def first(spec: RunSpec) -> RunSpec:

@@ -19,7 +19,7 @@ from ddl_tools.launch.slurm.submit import Choice, SubmitPlan
 from ddl_tools.recommend.answer import Answer, span, write_study_file
 from ddl_tools.recommend.candidates import Request, site_space
 from ddl_tools.recommend.race import Race
-from ddl_tools.recommend.search import FAILED, Search
+from ddl_tools.recommend.search import FAILED, Search, study_of
 from ddl_tools.records.ledger import counts, ledger, read_study
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.accuracy import of_paper, of_records
@@ -100,7 +100,9 @@ class SiteSearch(Search):
         if study is None:
             chosen = self.space.single_changes()[: max(2, room - 2)]
             sizes = [_on(one, nodes) for one in chosen for nodes in NODES]
-            return self._study(sizes, STARTS).model_copy(update={"interleave": None})
+            return study_of(self.name, self.request.model, sizes, STARTS).model_copy(
+                update={"interleave": None}
+            )
         for item in entries:
             if item.state in FAILED:
                 reason = f"on {plural(item.spec.nodes, 'node')}: {item.reason}"
