@@ -31,6 +31,7 @@ OTHERS = (
     "figures_10k",
     "launch_cost",
     "loader_memory",
+    "recommend_choice",
     "recommend_errors",
     "scaling",
     "slurm_faults",
@@ -92,6 +93,8 @@ def others() -> str:
         lines += covered(found)
     if result("recommend_errors"):
         lines.append(f"`recommend_errors`: {errors_of_searches()}")
+    if result("recommend_choice"):
+        lines.append(f"`recommend_choice`: {choices()}")
     if found := result("figures_10k"):
         for case in found["cases_s"]:
             lines.append(
@@ -174,6 +177,28 @@ def errors_of_searches() -> str:
         "configuration is 5 % faster than all others. With "
         f"{found['starts']} starts, at most {100 * most:.1f} % of a kind drop it. Of ten "
         f"configurations, each 10 % slower than the one before, {left:.1f} are left on average."
+    )
+
+
+def choices() -> str:
+    """Return what three searches chose beside the fastest of all combinations."""
+    found = result("recommend_choice")
+    if found is None:
+        return NOT_YET
+    every = found["configurations"]
+    starts = sorted({one["starts"] for one in every})
+    counts: dict[str, int] = {}
+    for one in found["searches"]:
+        text = f"{one['configuration']} ({shown(one['to_fastest'])} of the fastest)"
+        counts[text] = counts.get(text, 0) + 1
+    chosen = "; ".join(f"{number} x {text}" for text, number in counts.items())
+    faster = {name for one in found["searches"] for name in one["faster_by_margin"]}
+    return (
+        f"{len(found['searches'])} searches of {found['minutes']:g} minutes recommended: {chosen}. "
+        f"A study of all {len(every)} combinations, {found['exhaustive_minutes']:g} minutes with "
+        f"{' or '.join(map(str, starts))} starts of each, found {every[0]['configuration']} to be "
+        f"the fastest. {len(faster) or 'None'} of the others is more than 5 % faster than a "
+        "recommended one."
     )
 
 
@@ -337,6 +362,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "emulated": emulated,
     "memory": memory,
     "searches": errors_of_searches,
+    "choices": choices,
 }
 TEXTS = (
     "README.md",
