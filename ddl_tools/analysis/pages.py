@@ -193,10 +193,10 @@ def _weights(tree: Tree) -> Row | None:
     if not groups:
         return None
     return (
-        "Do the frameworks compute the same?",
+        "Do the strategies compute the same?",
         f"identical final weights in {sum(one.agrees for one in groups)} of {len(groups)} "
-        "groups of runs that differ in the framework alone",
-        "PyTorch frameworks, fp32, CPU, 1 and 2 ranks",
+        "groups of runs that differ in the strategy alone",
+        "PyTorch, fp32, CPU, 1 and 2 ranks",
         "[fairness](docs/explanation/fairness.md#same-weights)",
     )
 

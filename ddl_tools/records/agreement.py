@@ -89,7 +89,7 @@ def completed(entries: list[Entry]) -> list[RunRecord]:
 def statements(entries: list[Entry]) -> list[str]:
     """Return how many groups agree, as lines at the end of a study; none without a group."""
     texts = {
-        True: "same weights under all frameworks",
+        True: "same weights under all strategies",
         False: "same weights where the last bit is not promised (docs/explanation/fairness.md)",
     }
     all_complete = all(item.state == "completed" for item in entries)

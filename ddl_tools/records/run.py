@@ -56,9 +56,7 @@ class Failure(Strict):
     kind: str = Field(description="class of the error, e.g. DataError, Killed, Timeout")
     message: str = Field(description="what happened, and what to do")
     rank: int | None = Field(None, description="rank that failed first; null if unknown")
-    category: Category | None = Field(
-        None, description="class of the failure; null in records of version 1"
-    )
+    category: Category | None = Field(None, description="class of the failure")
 
     @classmethod
     def of(

@@ -227,7 +227,7 @@ def test_a_study_ends_with_whether_the_frameworks_agree(
     result = CliRunner().invoke(main, ["study", command, str(path)], color=True)
     same = horovod == "a"
     assert result.exit_code == status
-    assert result.stdout.endswith(f"\nsame weights under all frameworks: {same:d} of 1 groups\n")
+    assert result.stdout.endswith(f"\nsame weights under all strategies: {same:d} of 1 groups\n")
     for text in ("\x1b[31m", "DIFFERENT WEIGHTS in 1 of 1 groups", "bbbbbbbb  horovod-"):
         assert (text in result.stderr) != same
 

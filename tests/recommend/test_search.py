@@ -173,7 +173,7 @@ def test_the_answer_has_ten_lines_with_intervals_and_checks(finished: Found) -> 
     assert re.search(r"\[\d.*\] images/s \(\d+ starts, 95 % interval\)", finished.line("speed"))
     if "slow_strategy" not in finished.line("slower").partition("no time for: ")[2]:
         checked = finished.line("checked")
-        assert re.search(r"same weights under all frameworks: (\d+) of \1", checked)
+        assert re.search(r"same weights under all strategies: (\d+) of \1", checked)
     assert re.search(r"the loader alone is \d.* as fast, training alone \d", finished.line("limit"))
     assert "90 epochs of 256 images" in finished.line("training")
     assert finished.answer.alarm == ""

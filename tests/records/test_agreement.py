@@ -39,7 +39,7 @@ def test_what_agrees_is_counted(tmp_path: Path) -> None:
         for repeat in (0, 1)
     ]
     entries = ledger_of(tmp_path, *pairs, run(strategy="ddp", repeat=2))
-    assert statements(entries) == ["same weights under all frameworks: 2 of 2 groups"]
+    assert statements(entries) == ["same weights under all strategies: 2 of 2 groups"]
     assert alarm(entries) == ""
 
 
@@ -47,7 +47,7 @@ def test_a_framework_that_disagrees_is_named(tmp_path: Path) -> None:
     wrong = run(strategy="horovod", repeat=1, weights=OTHERS)
     right = [run(), run(strategy="horovod"), run(repeat=1), run(strategy="deepspeed", repeat=1)]
     entries = ledger_of(tmp_path, *right, wrong)
-    assert statements(entries) == ["same weights under all frameworks: 1 of 2 groups"]
+    assert statements(entries) == ["same weights under all strategies: 1 of 2 groups"]
     first, machine, *lines = alarm(entries).splitlines()
     assert first == "DIFFERENT WEIGHTS in 1 of 2 groups that must hold the same:"
     assert machine == "  on Some CPU:"
@@ -150,7 +150,7 @@ def test_what_is_not_complete_is_left_out_and_said(tmp_path: Path) -> None:
     open_run = run(strategy="deepspeed", weights=OTHERS)
     open_run.status = "failed"
     entries = ledger_of(tmp_path, run(), run(strategy="horovod"), open_run)
-    told = "same weights under all frameworks: 1 of 1 groups, of what is complete"
+    told = "same weights under all strategies: 1 of 1 groups, of what is complete"
     assert statements(entries) == [told]
 
 
