@@ -141,9 +141,9 @@ def draw_epochs(points: pd.DataFrame) -> Figure:
         _costs(known),
         style.TIME_COLOURS,
         [
-            "Warm epochs, no profiler. Transfer: communication that backward does not hide, of the "
-            "rank that came last. Other: update, evaluation, end of epoch. Costs: share of the "
-            "ideal throughput.",
+            "Warm epochs, no profiler. Compute contains communication that backward hides; "
+            "transfer is the rest, of the rank that came last. Other: update, evaluation, end of "
+            "epoch. Efficiency: against the fewest ranks of the same strategy.",
             *captions.provenance(known, ""),
             *captions.not_drawn("Without this account,", silent),
         ],
