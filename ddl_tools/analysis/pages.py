@@ -222,8 +222,9 @@ def _paper(judged: pd.DataFrame) -> Row:
     decided = ", ".join(f"{many.get(word, 0)} {word}" for word in claims.DECIDED)
     return (
         "Does the paper hold?",
-        f"of {len(own)} statements: {decided}, {many.get(claims.UNDECIDED, 0)} undecided",
-        "runs under the conditions of each statement; most need GPUs",
+        f"of {len(own)} statements: {decided}, {many.get(claims.UNDECIDED, 0)} undecided for want "
+        "of runs under their conditions",
+        "most need many GPUs",
         "[statements](docs/results/statements.md)",
     )
 
