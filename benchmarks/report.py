@@ -186,19 +186,19 @@ def choices() -> str:
     if found is None:
         return NOT_YET
     every = found["configurations"]
-    starts = sorted({one["starts"] for one in every})
     counts: dict[str, int] = {}
     for one in found["searches"]:
         text = f"{one['configuration']} ({shown(one['to_fastest'])} of the fastest)"
         counts[text] = counts.get(text, 0) + 1
     chosen = "; ".join(f"{number} x {text}" for text, number in counts.items())
     faster = {name for one in found["searches"] for name in one["faster_by_margin"]}
+    starts = min(one["starts"] for one in every)
     return (
         f"{len(found['searches'])} searches of {found['minutes']:g} minutes recommended: {chosen}. "
         f"A study of all {len(every)} combinations, {found['exhaustive_minutes']:g} minutes with "
-        f"{' or '.join(map(str, starts))} starts of each, found {every[0]['configuration']} to be "
-        f"the fastest. {len(faster) or 'None'} of the others is more than 5 % faster than a "
-        "recommended one."
+        f"{starts} starts of each, found {every[0]['configuration']} to be the fastest. By its "
+        f"mean, {len(faster) or 'none'} of the others is more than 5 % faster than a recommended "
+        "one."
     )
 
 
