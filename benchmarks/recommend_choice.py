@@ -10,7 +10,6 @@ measured again.
 
 import itertools
 import shutil
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -117,12 +116,12 @@ def named(spec: RunSpec, baseline: RunSpec) -> str:
 
 
 def ddl(*words: object, limit_s: float | None = None) -> None:
-    """Run a command of this checkout; after the limit, end it as Ctrl-C does."""
+    """Run a command of this checkout; after the limit, end it: what is complete is kept."""
     with subprocess.Popen([sys.executable, "-m", "ddl_tools.cli", *map(str, words)]) as process:
         try:
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             return
     if process.returncode:
         raise SystemExit(f"ddl {words[0]} ended with {process.returncode}")

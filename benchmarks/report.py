@@ -188,17 +188,19 @@ def choices() -> str:
     every = found["configurations"]
     counts: dict[str, int] = {}
     for one in found["searches"]:
-        text = f"{one['configuration']} ({shown(one['to_fastest'])} of the fastest)"
+        text = f"{one['configuration']}, {shown(one['to_fastest'])} of the fastest"
         counts[text] = counts.get(text, 0) + 1
-    chosen = "; ".join(f"{number} x {text}" for text, number in counts.items())
+    chosen = "; ".join(f"{text} ({number} times)" for text, number in counts.items())
     faster = {name for one in found["searches"] for name in one["faster_by_margin"]}
-    starts = min(one["starts"] for one in every)
+    surely = {name for one in found["searches"] for name in one["surely_faster"]}
+    starts = statistics.mode(one["starts"] for one in every)
     return (
-        f"{len(found['searches'])} searches of {found['minutes']:g} minutes recommended: {chosen}. "
-        f"A study of all {len(every)} combinations, {found['exhaustive_minutes']:g} minutes with "
-        f"{starts} starts of each, found {every[0]['configuration']} to be the fastest. By its "
-        f"mean, {len(faster) or 'none'} of the others is more than 5 % faster than a recommended "
-        "one."
+        f"{len(found['searches'])} searches of {found['minutes']:g} minutes recommended these "
+        f"changes of the baseline: {chosen}. A study of all {len(every)} combinations, "
+        f"{found['exhaustive_minutes']:g} minutes with {starts} starts of most, found "
+        f"{every[0]['configuration']} to be the fastest. By the mean, {len(faster) or 'none'} of "
+        "the others is more than 5 % faster than a recommended one; by its interval, "
+        f"{len(surely) or 'none'} is faster."
     )
 
 

@@ -82,11 +82,14 @@ class Search:
         self._ends = time.monotonic() + max(60 * self.request.minutes - FINISH_S, 1)
         timer = threading.Timer(self.left_s, os.kill, (os.getpid(), signal.SIGINT))
         timer.daemon = True
+        # Shells let what they start in the background ignore it.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
+            signal.signal(signal.SIGINT, before)
 
     def _pilot(self) -> None:
         """Train two short epochs of the baseline, or of the first change of it that can run."""

@@ -155,6 +155,22 @@ def test_a_second_call_goes_on_and_keeps_the_limit(finished: Found, tree: Tree) 
     assert [one for one in tree.studies() if one != "adhoc"] == [finished.search.name]
 
 
+def test_the_limit_holds_in_the_background(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell lets what it starts there ignore SIGINT; here a run hangs."""
+    monkeypatch.setattr("ddl_tools.recommend.search.plan_run", lambda *about: time.sleep(60))
+    search, began = Search(replace(request_, minutes=0.3), Tree(tmp_path)), time.monotonic()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        search.run()
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not search.stopped
+    assert time.monotonic() - began < 30
+
+
 def test_slow_things_are_dropped(finished: Found) -> None:
     """On a busy machine the time does not hold all; then the answer says so."""
     dropped = finished.line("slower")
