@@ -8,6 +8,7 @@ files; a test compares. Run it after a benchmark.
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -186,10 +187,10 @@ def choices() -> str:
     if found is None:
         return NOT_YET
     every = found["configurations"]
-    counts: dict[str, int] = {}
-    for one in found["searches"]:
-        text = f"{one['configuration']}, {shown(one['to_fastest'])} of the fastest"
-        counts[text] = counts.get(text, 0) + 1
+    counts = Counter(
+        f"{one['configuration']}, {shown(one['to_fastest'])} of the fastest"
+        for one in found["searches"]
+    )
     chosen = "; ".join(f"{text} ({number} times)" for text, number in counts.items())
     faster = {name for one in found["searches"] for name in one["faster_by_margin"]}
     surely = {name for one in found["searches"] for name in one["surely_faster"]}

@@ -23,6 +23,7 @@ from ddl_tools.analysis.tables import write_tables
 from ddl_tools.labels import REPEATS
 from ddl_tools.launch import local_ranks, measuring
 from ddl_tools.launch.study import plan_run, run_one, run_study
+from ddl_tools.processes import stoppable
 from ddl_tools.recommend.candidates import Request, Space, describe, epoch_size, space
 from ddl_tools.recommend.race import Observation, Race, race
 from ddl_tools.records.ledger import Entry, ledger, read_study
@@ -82,14 +83,12 @@ class Search:
         self._ends = time.monotonic() + max(60 * self.request.minutes - FINISH_S, 1)
         timer = threading.Timer(self.left_s, os.kill, (os.getpid(), signal.SIGINT))
         timer.daemon = True
-        # Shells let what they start in the background ignore it.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            signal.signal(signal.SIGINT, before)
+        with stoppable(signal.SIGINT):  # shells let what they start in the background ignore it
+            timer.start()
+            try:
+                yield
+            finally:
+                timer.cancel()
 
     def _pilot(self) -> None:
         """Train two short epochs of the baseline, or of the first change of it that can run."""
