@@ -197,7 +197,10 @@ def _source(spec: RunSpec) -> str | None:
     """Return the digest of the file of a network of your own."""
     if ":" not in spec.model:
         return None
-    file = inspect.getsourcefile(resolve("model", spec.model))
+    made = resolve("model", spec.model)
+    made = made.func if isinstance(made, partial) else made
+    of_code = inspect.isroutine(made) or inspect.isclass(made)
+    file = inspect.getsourcefile(made if of_code else type(made))
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
 
 

@@ -16,6 +16,8 @@ from ddl_core.registry import known, require, resolve, title
 from ddl_tools.rank.weights import values
 
 OWN = """
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -51,6 +53,12 @@ def nothing(classes):
 
 def frozen(classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes)).requires_grad_(False)
+
+class Maker:
+    def __call__(self, classes):
+        return normed(classes)
+
+made, bound = Maker(), partial(normed)
 """
 
 
@@ -102,8 +110,9 @@ def test_the_work_is_that_of_one_image() -> None:
     assert facts["forward_flop"] == pytest.approx(2 * 4.1e9, rel=0.02)
 
 
-def test_the_file_of_ones_own_network_is_known_again(tmp_path: Path) -> None:
-    asked = spec("ours:normed")
+@pytest.mark.parametrize("name", ["normed", "made", "bound"])
+def test_the_file_of_ones_own_network_is_known_again(tmp_path: Path, name: str) -> None:
+    asked = spec(f"ours:{name}")
     digest = hashlib.sha256((tmp_path / "ours.py").read_bytes()).hexdigest()
     assert inspect_network(drawn(asked), asked)["source_sha256"] == digest
     other = spec("resnet8")
