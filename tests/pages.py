@@ -38,7 +38,7 @@ def install(page: str, source: Path, target: Path) -> Path:
 
 def calls(page: str) -> list[list[str]]:
     """Return the words of each ``ddl`` and ``python`` that a page calls."""
-    lines = _text(page).splitlines()
+    lines = _text(page).replace("\\\n", " ").splitlines()
     return [shlex.split(line) for line in lines if line.startswith(("ddl ", "python "))]
 
 
