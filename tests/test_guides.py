@@ -1,5 +1,6 @@
 """The pages on adding a framework, a loader, a network and a machine tell the truth."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.analysis.conftest import MakeRun, epoch_row, make_run, tree  # noqa: 
 from tests.guides import LIBRARY, PAGES, followed
 from tests.pictures import write_pictures
 
+CLUSTER = "how-to/describe-a-cluster.md"
 STUDY = """
 name: new
 question: Does a name that is new stand in every list and figure?
@@ -25,6 +27,7 @@ NAMES = ("all-reduce by hand", "turbo with Pillow", "LeNet")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = followed(tmp_path_factory.mktemp("guides"))
     (copy / "studies" / "new.yaml").write_text(STUDY)
+    pages.write(list(pages.files(CLUSTER)), CLUSTER, copy)
     return copy
 
 
@@ -36,13 +39,21 @@ def ddl(project: Path, *words: str) -> str:
 def test_the_new_names_stand_in_every_list(project: Path) -> None:
     plan = ddl(project, "study", "plan", "new", "--dry-run")
     assert plan.count("missing ") == 8
-    asked = ["study", "submit", "new", "--site", "mymachine", "--account", "mine", "--dry-run"]
-    jobs = ddl(project, *asked)
+    jobs = ddl(project, "study", "submit", "new", "--site", "mymachine", "--dry-run")
     assert jobs.count("#SBATCH --gres=gpu:2") == 8
     for name in NAMES:
         assert name in jobs
     offered = ddl(project, "run", "--help")
     assert all(name in offered for name in ("manual", "halfway", "lenet"))
+
+
+def test_the_job_of_a_cluster_is_the_one_shown(project: Path) -> None:
+    (asked,) = pages.commands(CLUSTER)
+    jobs = ddl(project, *asked).splitlines()
+    text = (PROJECT / "docs" / CLUSTER).read_text()
+    (shown,) = re.findall(r"```\n(#SBATCH.*?)```", text, re.S)
+    assert len(shown.splitlines()) == 9
+    assert [line for line in shown.splitlines() if line not in jobs] == []
 
 
 def commands(page: str) -> list[list[str]]:
