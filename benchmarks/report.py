@@ -256,8 +256,8 @@ def durations() -> str:
     found = result("make_times")
     if found is None:
         return "How long they take was not measured yet."
-    took = ", ".join(f"`make {name}` {s / 60:.0f} min" for name, s in found["seconds"].items())
-    return f"On {found['system']['cpu_cores']} cores without a GPU, one after the other: {took}."
+    took = ", then ".join(f"`make {name}` {s / 60:.0f} min" for name, s in found["seconds"].items())
+    return f"On {found['system']['cpu_cores']} cores without a GPU: {took}."
 
 
 def where() -> str:
