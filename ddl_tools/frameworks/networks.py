@@ -22,49 +22,39 @@ class Ops(Protocol):
 
     def conv(self, name: str, x: Value, width: int, window: Window, bias: bool = False) -> Value:
         """Convolve to `width` channels: ``name.weight``, ``name.bias`` (width)."""
-        ...
 
     def norm(self, name: str, x: Value, eps: float = 1e-5) -> Value:
         """Normalise over the rank's own batch; running statistics take 0.1 of the new value.
 
         ``name.weight``, ``name.bias``, ``name.running_mean``, ``name.running_var``.
         """
-        ...
 
     def linear(self, name: str, x: Value, outputs: int) -> Value:
         """Return x W' + b: ``name.weight``, ``name.bias`` (outputs)."""
-        ...
 
     def relu(self, x: Value) -> Value:
         """Return max(x, 0)."""
-        ...
 
     def concat(self, parts: list[Value]) -> Value:
         """Return the channels of all parts one after the other."""
-        ...
 
     def max_pool(self, x: Value, window: Window, ceil: bool = False) -> Value:
         """Return the largest value of each window; `ceil`: of one beyond the edge as well.
 
         The input of a pooling comes from a ReLU, so zeros serve as padding.
         """
-        ...
 
     def global_mean(self, x: Value) -> Value:
         """Return the mean over all pixels: (n, channels)."""
-        ...
 
     def flatten(self, x: Value) -> Value:
         """Return (n, channels x height x width), in this order in every layout."""
-        ...
 
     def halve(self, x: Value) -> Value:
         """Take every other pixel, and as many channels of zeros more: option A of He et al."""
-        ...
 
     def dropout(self, x: Value, rate: float) -> Value:
         """Set a share `rate` of the values to zero in training, and scale the others up."""
-        ...
 
 
 Network = Callable[[Ops, Value, int], Value]

@@ -52,11 +52,9 @@ class Framework(Protocol):
 
     def load(self, state: State) -> None:
         """Take over weights, statistics and momentum; all ranks load the same."""
-        ...
 
     def state(self) -> State:
         """Return this rank's; its statistics are its own."""
-        ...
 
     def step(self, images: Floats, labels: npt.NDArray[np.int32], rate: float) -> None:
         """Do forward, backward, mean over ranks and one update; wait for nothing.
@@ -69,26 +67,21 @@ class Framework(Protocol):
         rate
             Learning rate of the update.
         """
-        ...
 
     def loss(self) -> float:
         """Return the sum of the steps' mean losses since the last call; waits for the device."""
-        ...
 
     def predict(self, images: Floats) -> Floats:
         """Return logits (n, classes) in float32 by the running statistics. Local.
 
         All calls have the same n, so that nothing is compiled anew for a last batch.
         """
-        ...
 
     def settings(self) -> dict[str, float]:
         """Return ``lr``, ``momentum`` and ``weight_decay`` as the last update has used them."""
-        ...
 
     def wait(self) -> None:
         """Wait until the device has done all that it was given."""
-        ...
 
     def describe(self) -> dict[str, Any]:
         """Return what the record tells beside the layout.
@@ -96,8 +89,6 @@ class Framework(Protocol):
         ``threads`` (dict), ``settings`` (dict of switches in effect) and ``communication`` (dict
         with ``library``: what carries the gradients).
         """
-        ...
 
     def close(self) -> None:
         """Leave the group; end what was started."""
-        ...
