@@ -5,7 +5,7 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from ddl_core import combinations
 from ddl_core.errors import SpecError
@@ -22,19 +22,12 @@ MOST_NODES_OVER_GLOO = 16
 Count = Annotated[int, Field(ge=0, le=10**6)]
 Positive = Annotated[int, Field(gt=0, le=10**6)]
 Large = Annotated[int, Field(ge=0, le=10**10)]
+Images = Annotated[int, Field(gt=0, le=10**10)]
+Amount = Annotated[float, Field(ge=0, le=10**6)]
+Size = Annotated[float, Field(gt=0, le=10**6)]
 
 NAME = r"^[a-z0-9_]+$"  # of a study or a data set: it becomes a folder
 LONGEST_NAME = 100  # characters
-
-
-def _name(kind: str) -> AfterValidator:
-    def check(value: str) -> str:
-        try:
-            return check_name(kind, value[:LONGEST_NAME])
-        except SpecError as error:
-            raise ValueError(str(error)) from None
-
-    return AfterValidator(check)
 
 
 class RunSpec(BaseModel):
@@ -45,14 +38,10 @@ class RunSpec(BaseModel):
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
     )
 
-    framework: Annotated[str, _name("framework")] = Field(
-        "torch", description="framework that computes"
-    )
-    strategy: Annotated[str, _name("strategy")] = Field(
-        "single", description="data-parallel strategy"
-    )
-    loader: Annotated[str, _name("loader")] = Field("native", description="data loader")
-    model: Annotated[str, _name("model")] = Field(
+    framework: str = Field("torch", description="framework that computes")
+    strategy: str = Field("single", description="data-parallel strategy")
+    loader: str = Field("native", description="data loader")
+    model: str = Field(
         "resnet50",
         description="network; also torchvision/NAME, timm/NAME, or package.module:function",
     )
@@ -75,17 +64,13 @@ class RunSpec(BaseModel):
     crop_min_area: float = Field(
         0.08, gt=0, le=1, description="smallest share of an image in a training crop"
     )
-    train_images: PositiveInt | None = Field(
-        None,
-        le=10**10,
-        description="number of training images (default: all; synthetic: ImageNet's)",
+    train_images: Images | None = Field(
+        None, description="number of training images (default: all; synthetic: ImageNet's)"
     )
-    eval_images: PositiveInt | None = Field(
-        None,
-        le=10**10,
-        description="number of evaluation images (default: all; synthetic: ImageNet's)",
+    eval_images: Images | None = Field(
+        None, description="number of evaluation images (default: all; synthetic: ImageNet's)"
     )
-    nodes: PositiveInt = Field(1, le=10**5, description="number of nodes")
+    nodes: int = Field(1, gt=0, le=10**5, description="number of nodes")
     gpus_per_node: Positive = Field(1, description="ranks per node, also on nodes without a GPU")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device of the ranks")
     cpu_threads: Positive = Field(1, description="compute threads of each rank on the CPU")
@@ -107,7 +92,7 @@ class RunSpec(BaseModel):
     optimizer: Literal["sgd", "lars", "lamb"] = Field("sgd", description="optimiser")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD and LARS")
     nesterov: bool = Field(False, description="Nesterov momentum, for SGD and LARS")
-    weight_decay: float = Field(1e-4, ge=0, le=10**6, description="weight decay")
+    weight_decay: Amount = Field(1e-4, description="weight decay")
     decay_norm_bias: bool = Field(
         True, description="weight decay of normalisation layers and biases as well"
     )
@@ -120,9 +105,7 @@ class RunSpec(BaseModel):
     lr_scaling: Literal["linear", "sqrt"] = Field(
         "linear", description="factor of `base_lr`: ranks times `accumulation`, or its root"
     )
-    warmup_epochs: float = Field(
-        5, ge=0, le=10**6, description="epochs of linear learning-rate warm-up"
-    )
+    warmup_epochs: Amount = Field(5, description="epochs of linear learning-rate warm-up")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="label-smoothing factor (0 to 1)")
     eval_every: Count = Field(1, description="epochs between evaluations (0: never)")
     precise_bn: bool = Field(
@@ -159,13 +142,9 @@ class RunSpec(BaseModel):
         True, description="loader processes that live from epoch to epoch"
     )
     # The defaults of a framework's settings are its own: a run without them shows what a user gets.
-    ddp_bucket_mb: float = Field(
-        25, gt=0, le=10**6, description="DDP: size of a gradient bucket (MiB)"
-    )
-    ddp_first_bucket_mb: float | None = Field(
+    ddp_bucket_mb: Size = Field(25, description="DDP: size of a gradient bucket (MiB)")
+    ddp_first_bucket_mb: Size | None = Field(
         None,
-        gt=0,
-        le=10**6,
         description="DDP: size of the bucket that is ready first (MiB); null: torch's own, "
         "1 with buckets of 25, else that of the others",
     )
@@ -180,12 +159,10 @@ class RunSpec(BaseModel):
     ddp_powersgd_start: int = Field(
         1000, ge=2, le=10**10, description="DDP with powersgd: first steps without compression"
     )
-    horovod_fusion_mb: float = Field(
-        128, ge=0, le=10**6, description="Horovod: size of the tensor fusion buffer (MiB)"
+    horovod_fusion_mb: Amount = Field(
+        128, description="Horovod: size of the tensor fusion buffer (MiB)"
     )
-    horovod_cycle_ms: float = Field(
-        1, gt=0, le=10**6, description="Horovod: time between reductions (ms)"
-    )
+    horovod_cycle_ms: Size = Field(1, description="Horovod: time between reductions (ms)")
     horovod_compression: Literal["none", "fp16"] = Field(
         "none", description="Horovod: compression of gradients"
     )
@@ -235,6 +212,14 @@ class RunSpec(BaseModel):
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of weights, order and augmentation")
     repeat: Count = Field(0, description="index of the repetition; enters every seed")
+
+    @field_validator("framework", "strategy", "loader", "model")
+    @classmethod
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        try:
+            return check_name(str(info.field_name), name[:LONGEST_NAME])
+        except SpecError as error:
+            raise ValueError(str(error)) from None
 
     @property
     def world_size(self) -> int:
