@@ -83,7 +83,9 @@ class VirtualWorkers:
 
     def __init__(self, network: nn.Module, passes: int) -> None:
         self._passes = passes
-        self._running = _running(network) if passes > 1 else []
+        layers = _layers(network) if passes > 1 else []
+        both = [one for layer in layers for one in (layer.running_mean, layer.running_var)]
+        self._running = [one for one in both if one is not None]
         self._before = [one.clone() for one in self._running]
         self._mean = [one.clone() for one in self._running]
 
@@ -127,11 +129,6 @@ def precise_statistics(network: nn.Module) -> Iterator[None]:
 
 def _layers(network: nn.Module) -> list[_BatchNorm]:
     return [module for module in network.modules() if isinstance(module, _BatchNorm)]
-
-
-def _running(network: nn.Module) -> list[Tensor]:
-    found = [one for layer in _layers(network) for one in (layer.running_mean, layer.running_var)]
-    return [one for one in found if one is not None]
 
 
 def average_batch_statistics(strategy: Strategy, network: nn.Module) -> None:

@@ -26,7 +26,6 @@ MAX_PIXELS = 89_478_485
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 _WIDE = ("I;16", "I;16B", "I;16L", "I;16N", "I")
-_PGM = "PPM"  # Pillow's name of that family of formats
 
 
 def open_rgb(content: bytes) -> Image.Image:
@@ -49,7 +48,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Return a decoded image as RGB; `ValueError` for values that are fractions or of 32 bits."""
     if image.mode == "F":
         raise ValueError("mode F: fractions, whose black and white are unknown")
-    if image.mode == "I" and image.format != _PGM:
+    if image.mode == "I" and image.format != "PPM":  # Pillow's name of PGM's family
         raise ValueError("mode I: 32 bits, whose white is unknown; use 8 or 16 bits")
     if image.mode in _WIDE:
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")

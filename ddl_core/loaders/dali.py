@@ -69,7 +69,7 @@ class Item(NamedTuple):
 class Feed:
     """Each call returns the inputs of the next batch of an epoch, and StopIteration at its end.
 
-    `taken` holds the batches that were returned and not yet `delivered`.
+    `taken` holds the batches that were returned and that the pipeline has not finished.
     """
 
     def __init__(self, spec: RunSpec, files: Dataset, plan: BatchSampler, training: bool) -> None:
@@ -99,10 +99,6 @@ class Feed:
         self.taken.append(items)
         geometry = zip(*(item.geometry for item in items), strict=True)
         return [[item.content for item in items], *(np.array(one, np.int32) for one in geometry)]
-
-    def delivered(self) -> list[Item]:
-        """Return the oldest batch that the pipeline has finished."""
-        return self.taken.popleft()
 
     def go_back(self) -> None:
         """Decode the batches that the pipeline lost by Pillow, and feed them again."""
@@ -224,7 +220,7 @@ class Dali(FileLoader):
                 pipeline = self._build()
                 continue
             done += 1
-            items = self._feed.delivered()
+            items = self._feed.taken.popleft()
             self.rescued_images += sum(item.rescued for item in items)
             if done == len(self) and self._spec.persistent_workers:
                 self._pipeline = pipeline

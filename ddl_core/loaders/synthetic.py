@@ -17,12 +17,6 @@ MOST_BYTES = 2_000_000_000  # of the pools of a rank: 12, of batches of 64 image
 Pool = list[tuple[Tensor, Tensor]]
 
 
-def most_pools(spec: RunSpec) -> int:
-    """Return how many pools a rank may keep."""
-    batch = 4 * 3 * spec.image_size**2 * spec.local_batch_size
-    return max(1, MOST_BYTES // (POOL * batch))
-
-
 class Synthetic(MadeUpSource):
     """Pools of normal-distributed images with random labels, made once per epoch.
 
@@ -43,8 +37,10 @@ class Synthetic(MadeUpSource):
         self._device = device
         accumulation = spec.accumulation if split == "train" else 1
         first = rank * accumulation
+        batch_bytes = 4 * 3 * spec.image_size**2 * spec.local_batch_size
+        most = max(1, MOST_BYTES // (POOL * batch_bytes))
         # By worker and batch size only: the same for any spread of workers over ranks.
-        self._workers = [worker % most_pools(spec) for worker in range(first, first + accumulation)]
+        self._workers = [worker % most for worker in range(first, first + accumulation)]
         self._pools: dict[int, Pool] = {}
         self.set_epoch(0)
 

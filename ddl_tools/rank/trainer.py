@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -20,18 +20,11 @@ from ddl_tools import gpus
 from ddl_tools.processes import compiled
 from ddl_tools.rank.weights import state_sha256, values
 
+if TYPE_CHECKING:  # a run that is not profiled imports nothing of it
+    from ddl_tools.rank.profiler import Profiler
+
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # proc(5)
-
-
-class StepProfiler(Protocol):
-    """A profiler of the last epoch: a context to train in."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *error: object) -> None: ...
-
-    def step(self) -> None:
-        """Note the end of a step."""
 
 
 class Trainer(core.Trainer):
@@ -42,7 +35,7 @@ class Trainer(core.Trainer):
     ) -> None:
         check_driver(spec)
         super().__init__(spec, data_dir)
-        self.profile: StepProfiler | None = None
+        self.profile: Profiler | None = None
         self._memory = PeakMemory(self.strategy)
 
     def build(self, _directory: Path) -> str:
