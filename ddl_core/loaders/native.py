@@ -52,19 +52,19 @@ class Samples(TorchDataset[Sample]):
 
     def __getitem__(self, place: tuple[int, int]) -> Sample:
         epoch, number = place
-        content, label = self.files.read(number)
-        image = self.decoded(content, number)
+        image, label = self.load(number)
         if image is None:
             return self.blank(), label, number, True
         return self.transform(image, epoch, number), label, number, False
 
-    def decoded(self, content: bytes, number: int) -> Any | None:
-        """Return the pixels; None, with a line in the log, if the file is unreadable."""
+    def load(self, number: int) -> tuple[Any | None, int]:
+        """Return pixels and label; no pixels, and a line in the log, if the file is unreadable."""
+        content, label = self.files.read(number)
         try:
-            return self.decode(content)
+            return self.decode(content), label
         except UNREADABLE as error:
             self._name(self.files.name(number), error)
-            return None
+            return None, label
 
 
 SELDOM = 5  # epochs between evaluations from which on their processes do not live on

@@ -21,7 +21,7 @@ from ddl_core.data.image import (
 )
 from ddl_core.data.sampling import Split
 from ddl_core.errors import SpecError
-from ddl_core.loaders.native import ProcessLoader, Sample, Samples
+from ddl_core.loaders.native import ProcessLoader, Samples
 
 DIRECT = ("YCbCr", "Gray", "RGB")  # colours that libjpeg-turbo converts to RGB
 MOST_BYTES = 2_000_000_000  # of one process; Fashion-MNIST in RGB takes 160 MB
@@ -98,18 +98,15 @@ class KeptSamples(TurboSamples):
         super().__init__(spec, files, split)
         self._kept: dict[int, tuple[Tensor, int]] = {}
 
-    def __getitem__(self, place: tuple[int, int]) -> Sample:
-        """Return the image at (epoch, number); `SpecError` if the set is too large to be kept."""
-        epoch, number = place
+    def load(self, number: int) -> tuple[Tensor | None, int]:
+        """Return pixels and label; `SpecError` if the set is too large to be kept."""
         if number not in self._kept:
-            content, label = self.files.read(number)
-            image = self.decoded(content, number)
+            image, label = super().load(number)
             if image is None:
-                return self.blank(), label, number, True
+                return None, label
             _check_size(image.nbytes, len(self.files))
             self._kept[number] = image, label
-        image, label = self._kept[number]
-        return self.transform(image, epoch, number), label, number, False
+        return self._kept[number]
 
 
 def _check_size(image_bytes: int, images: int) -> None:
