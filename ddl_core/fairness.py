@@ -7,10 +7,9 @@ import hashlib
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ddl_core.config import RunSpec
-from ddl_core.data.sampling import epoch_order, steps_per_epoch
+from ddl_core.data.sampling import Indices, epoch_order, steps_per_epoch
 from ddl_core.errors import DataError, broken
 from ddl_core.strategies import Group
 
@@ -23,11 +22,11 @@ class Source(Protocol):
 
     images: int  # in the split, of all ranks, before a last batch is dropped
     classes: int
-    fingerprint: str | None  # SHA-256 that identifies the data; None for synthetic data
-    corrupt_images: int  # unreadable, and replaced on this rank
-    rescued_images: int | None  # decoded by Pillow because DALI failed; None without DALI
-    seen: list[npt.NDArray[np.int64]] | None  # numbers of the images yielded; None if synthetic
-    own_order: bool  # whether training takes as many images as others, but in an order of its own
+    fingerprint: str | None = None  # SHA-256 that identifies the data; None for synthetic data
+    corrupt_images: int = 0  # unreadable, and replaced on this rank
+    rescued_images: int | None = None  # decoded by Pillow as DALI failed; None without DALI
+    seen: list[Indices] | None = None  # numbers of the images yielded; None if synthetic
+    own_order: bool = False  # whether training takes as many images, in an order of its own
 
     def __len__(self) -> int:
         """Return the micro-batches per epoch; equal on all ranks when training."""
@@ -70,9 +69,7 @@ def check_evaluation(group: Group, source: Source) -> str | None:
     return _digest(used)
 
 
-def _used_once(
-    group: Group, source: Source, seen: list[npt.NDArray[np.int64]]
-) -> npt.NDArray[np.int64]:
+def _used_once(group: Group, source: Source, seen: list[Indices]) -> Indices:
     """Return the numbers of the images of all ranks in ascending order. A collective."""
     own = np.concatenate([np.empty(0, np.int64), *seen])
     times = group.reduce(np.bincount(own, minlength=source.images).astype(np.int32))
@@ -85,7 +82,7 @@ def _used_once(
     return np.flatnonzero(times)
 
 
-def _check_same(used: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]) -> None:
+def _check_same(used: Indices, expected: Indices) -> None:
     if not np.array_equal(used, expected):
         raise broken(
             "same images",
@@ -94,7 +91,7 @@ def _check_same(used: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]) ->
         )
 
 
-def _digest(used: npt.NDArray[np.int64]) -> str:
+def _digest(used: Indices) -> str:
     return hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
 
 

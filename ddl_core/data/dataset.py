@@ -17,6 +17,7 @@ from ddl_core.data.sampling import (
 )
 from ddl_core.data.tfrecord import RecordList, list_records, shards_folder
 from ddl_core.errors import DataError, SpecError
+from ddl_core.fairness import Source
 
 log = logging.getLogger(__name__)
 
@@ -86,11 +87,8 @@ def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedDataset:
     return list_images(data_dir / FOLDERS[split], classes)
 
 
-class ImageSource:
-    """One rank's share of the images of a split; see `Source` in `ddl_core/fairness.py`."""
-
-    rescued_images: int | None = None
-    own_order = False
+class ImageSource(Source):
+    """One rank's share of the images of a split."""
 
     def __init__(
         self, spec: RunSpec, data_dir: Path | None, split: Split, rank: int, world_size: int
@@ -98,9 +96,8 @@ class ImageSource:
         self._files = Dataset(spec, data_dir, split)
         self.images = len(self._files)
         self.classes = self._files.classes
-        self.fingerprint: str | None = self._files.listing.fingerprint()
-        self.corrupt_images = 0
-        self.seen: list[Indices] | None = []
+        self.fingerprint = self._files.listing.fingerprint()
+        self.seen = []
         self._spec, self._split = spec, split
         self._rank, self._world_size = rank, world_size
         self._plan = BatchSampler(spec, split, self.images, rank, world_size)
@@ -112,18 +109,11 @@ class ImageSource:
         self.seen = []
 
     def __len__(self) -> int:
-        """Return the micro-batches per epoch."""
         return len(self._plan)
 
 
-class MadeUpSource:
-    """One rank's share of a split of synthetic images; see `Source` in `ddl_core/fairness.py`."""
-
-    fingerprint: str | None = None
-    corrupt_images = 0
-    rescued_images: int | None = None
-    seen: list[Indices] | None = None
-    own_order = False
+class MadeUpSource(Source):
+    """One rank's share of a split of synthetic images."""
 
     def __init__(self, spec: RunSpec, split: Split, rank: int, world_size: int) -> None:
         self.classes = spec.classes
@@ -133,7 +123,6 @@ class MadeUpSource:
         self._own = len(range(rank, self.images, world_size))
 
     def __len__(self) -> int:
-        """Return the micro-batches per epoch."""
         return self._batches
 
     def _cut(self, batches: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

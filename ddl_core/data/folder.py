@@ -54,7 +54,6 @@ class ImageList:
         return cls(root, classes, b"".join(packed), labels)
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.labels)
 
     def name(self, index: int) -> str:

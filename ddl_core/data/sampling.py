@@ -109,11 +109,9 @@ class BatchSampler:
         return eval_batches(self._spec, self._images, self._rank, self._world_size)
 
     def __len__(self) -> int:
-        """Return the batches of an epoch."""
         return self._count
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        """Yield the batches of the epoch."""
         batches, self._next = self._next or self._draw(), None
         epoch = self._epoch
         for indices in batches:

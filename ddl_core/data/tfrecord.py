@@ -205,7 +205,6 @@ class RecordList:
         return RecordList, (self.folder, self.shards, self.classes, places)
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self._places)
 
     def read(self, index: int) -> tuple[bytes, int]:

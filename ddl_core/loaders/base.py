@@ -44,7 +44,6 @@ class FileLoader(ImageSource):
         """Make what `_batches` needs; the end of the constructor."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches on the device."""
         seen = self.seen = []
         for images, labels, numbers, corrupt in self._batches():
             self.corrupt_images += corrupt
