@@ -58,16 +58,6 @@ alexnet = partial(_torchvision, "alexnet")  # Krizhevsky 2014, the one-tower for
 googlenet = partial(_torchvision, "googlenet", **_INCEPTION)  # Szegedy et al. 2015
 
 
-def resnet8(classes: int) -> nn.Module:
-    """ResNet8 (n = 1), for studies on a CPU."""
-    return SmallResNet(blocks_per_stage=1, classes=classes)
-
-
-def resnet44(classes: int) -> nn.Module:
-    """ResNet44 for 32-pixel images (He et al. 2016, section 4.2 with n = 7)."""
-    return SmallResNet(blocks_per_stage=7, classes=classes)
-
-
 class SmallResNet(nn.Module):
     """The ResNet of He et al. 2016, section 4.2, for 32-pixel images: depth 6n + 2.
 
@@ -116,6 +106,10 @@ class _BasicBlock(nn.Module):
             return x
         x = x[:, :, ::2, ::2]  # option A: subsample, and zeros for the new channels
         return functional.pad(x, (0, 0, 0, 0, 0, x.shape[1]))
+
+
+resnet8 = partial(SmallResNet, 1)  # for studies on a CPU
+resnet44 = partial(SmallResNet, 7)
 
 
 def of_torchvision(spec: RunSpec) -> nn.Module:
