@@ -15,7 +15,7 @@ import numpy.typing as npt
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
-from ddl_core.strategies import Group, Reduction
+from ddl_core.strategies import Group
 
 Phase = Literal["data", "compute", "communication", "update"]
 """What a mark ends; an update also ends its step."""
@@ -194,14 +194,14 @@ class Clock:
         steps = table.sum(axis=1) if self._timestamps.has_step_times else np.empty(0)
         median, p95 = np.percentile(steps, [50, 95]) if len(steps) else (0.0, 0.0)
         data_s = float(seconds[np.array(self._phases) == "data"].sum())
-        wall_s, own_s_max, data_s, median, p95 = self._reduced(
+        wall_s, own_s_max, data_s, median, p95 = self.group.reduce(
             [wall_s, own_s, data_s, median, p95], "max"
-        )
+        ).tolist()
         return EpochTiming(
             wall_s=wall_s,
-            cpu_s=self._reduced([cpu_s], "sum")[0],
+            cpu_s=float(self.group.reduce(cpu_s)),
             data_s=data_s,
-            rank_wall_s_min=self._reduced([own_s], "min")[0],
+            rank_wall_s_min=float(self.group.reduce(own_s, "min")),
             rank_wall_s_max=own_s_max,
             step_s_median=median if len(steps) else None,
             step_s_p95=p95 if len(steps) else None,
@@ -212,9 +212,9 @@ class Clock:
     def _spent(self, seconds: Seconds, table: Seconds, wall_s: float) -> Spent:
         """Return the mean over ranks of each rank's `table` of `by_step`."""
         first_batch = seconds[self._phases.index("data")]
-        transfer = sum(self._reduced(table[:, PHASES.index("communication")].tolist(), "min"))
+        transfer = sum(self.group.reduce(table[:, PHASES.index("communication")], "min").tolist())
         own = [first_batch, *table.sum(axis=0)]
-        start, *mean = (one / self.group.world_size for one in self._reduced(own, "sum"))
+        start, *mean = (one / self.group.world_size for one in self.group.reduce(own).tolist())
         spent = dict(zip(PHASES, mean, strict=True))
         return Spent(
             start_s=start,
@@ -225,10 +225,6 @@ class Clock:
             update_s=spent["update"],
             end_s=wall_s - sum(mean),
         )
-
-    def _reduced(self, values: list[float], op: Reduction) -> list[float]:
-        result: list[float] = self.group.reduce(np.array(values), op).tolist()
-        return result
 
 
 def cpu_seconds() -> float:

@@ -68,7 +68,6 @@ class Samples(TorchDataset[Sample]):
 
 
 SELDOM = 5  # epochs between evaluations from which on their processes do not live on
-RANK = "ddl_core.trainer"
 
 
 class ProcessLoader(FileLoader):
@@ -87,7 +86,7 @@ class ProcessLoader(FileLoader):
         method = start_method(spec, device)
         context = multiprocessing.get_context(method) if method else None
         if context and method == "forkserver":  # which imports torch once, and what children run
-            context.set_forkserver_preload([type(self).__module__, RANK])
+            context.set_forkserver_preload([type(self).__module__, "ddl_core.trainer"])
         often = split == "train" or 0 < spec.eval_every < SELDOM
         self._loader = DataLoader(
             self.make_samples(),

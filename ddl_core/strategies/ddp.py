@@ -19,10 +19,6 @@ COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,
 }
 
-DEFAULT_BUCKET_MB = RunSpec.model_fields["ddp_bucket_mb"].default
-
-FIRST_BUCKET_BYTES = 2**20  # torch's own, with its default of bucket_cap_mb
-
 
 def _no_buffers() -> dict[str, Any]:
     """Return the option by which a forward pass sends no buffers."""
@@ -77,7 +73,7 @@ class DDP(ProcessGroup):
         if spec.ddp_first_bucket_mb:
             return {"bucket_cap_mb_list": [spec.ddp_first_bucket_mb, spec.ddp_bucket_mb]}
         # With its own default given, DDP would leave out its small first bucket.
-        own = spec.ddp_bucket_mb == DEFAULT_BUCKET_MB
+        own = spec.ddp_bucket_mb == RunSpec.model_fields["ddp_bucket_mb"].default
         return {"bucket_cap_mb": None if own else spec.ddp_bucket_mb}
 
     def no_sync(self) -> AbstractContextManager[None]:
@@ -87,7 +83,7 @@ class DDP(ProcessGroup):
     def describe(self) -> dict[str, Any]:
         """Add the buckets of gradients, and whether their reduction overlaps with backward."""
         size = self.model.bucket_bytes_cap
-        first = FIRST_BUCKET_BYTES if self.model.bucket_bytes_cap_default else size
+        first = 2**20 if self.model.bucket_bytes_cap_default else size  # torch's own, by default
         if given := self.spec.ddp_first_bucket_mb:
             size, first = int(self.spec.ddp_bucket_mb * 2**20), int(given * 2**20)
         overlap = not self.waits_in_backward

@@ -12,8 +12,6 @@ from ddl_core.errors import LaunchError
 from ddl_core.strategies import Group
 from ddl_core.system import INTERLEAVED
 
-MIB = 1024 * 1024
-
 # As patient as DDP. Horovod's own 30 s for Gloo begin while other ranks still import their library.
 # An interleaved rank is stopped in between, and Gloo's clock is not: it gets a day.
 PATIENCE_S = {
@@ -44,7 +42,7 @@ def settings() -> dict[str, Any]:
 def configure(spec: RunSpec) -> None:
     """Set what Horovod reads when it starts; the run decides, not the environment."""
     _set(
-        FUSION_THRESHOLD=round(spec.horovod_fusion_mb * MIB),
+        FUSION_THRESHOLD=round(spec.horovod_fusion_mb * 2**20),
         CYCLE_TIME=spec.horovod_cycle_ms,
         AUTOTUNE=0,
     )

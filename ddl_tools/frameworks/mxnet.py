@@ -23,7 +23,6 @@ from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.weights import NEW_SHARE, biased, unbiased
 
 AHEAD = 2  # steps that may be under way: each holds its images
-UNBIASED = ".unbiased"
 
 
 class MXNet:
@@ -56,7 +55,7 @@ class MXNet:
     def _build(self) -> None:
         """Make the network twice, to train and to predict: they share all but the variances."""
         spec, ops = self._spec, _Operations()
-        suffix = UNBIASED if self.device == "cpu" else ""
+        suffix = ".unbiased" if self.device == "cpu" else ""
         images, labels = (sym.var(name, dtype="float32") for name in ("images", "labels"))
         apply = network(spec.model, spec.image_size)
         logits = apply(ops, images, spec.classes)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # a run that is not profiled imports nothing of it
     from ddl_tools.rank.profiler import Profiler
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_PEAK = "5"  # proc(5)
 
 
 class Trainer(core.Trainer):
@@ -189,7 +188,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(self._strategy.device)
             return
         with suppress(OSError):  # not Linux, or one that does not allow it
-            CLEAR.write_text(RESET_PEAK)
+            CLEAR.write_text("5")  # the peak alone, see proc(5)
             self._resets = True
 
     def peak(self) -> int | None:
