@@ -1,7 +1,6 @@
 """Save and load the state a run continues from: whole or not at all."""
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from torch import nn
 
 from ddl_core.errors import RecordError
-from ddl_core.files import cannot_write
+from ddl_core.files import cannot_write, replacing
 from ddl_core.step import TrainState
 from ddl_core.strategies.base import Strategy
 
@@ -25,18 +24,13 @@ def save(path: Path, state: TrainState, epochs_done: int) -> None:
         **full,
         "scaler": state.scaler.state_dict(),
     }
-    temporary = path.with_name(f".{path.name}.tmp")
+    part = path.with_name(f".{path.name}.tmp")  # the next start overwrites what a killed one left
     try:
-        with temporary.open("wb") as file:
+        with replacing(path, part=part) as file:
             torch.save(saved, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
     except RuntimeError as error:  # torch reports a full disk in its own words
-        temporary.unlink(missing_ok=True)
         raise RecordError(
             f"cannot write the checkpoint {path} (disk full?): {str(error).splitlines()[0]}"
         ) from error

@@ -55,9 +55,9 @@ def describe(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 @contextmanager
-def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, sync: bool = True, part: Path | None = None) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` when all is written; with `sync` it outlives a power cut."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = part or path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
             yield file
