@@ -209,7 +209,7 @@ def _possible(row: pd.Series, runs: pd.DataFrame) -> dict[str, str]:
     releases = done["communication"].dropna().str.split(";").str[0]
     devices = np.where(done["device_used"] == "cpu", "the CPU", "a GPU")
     how = (done["study"], releases[releases.str.startswith(row["strategy"])], devices)
-    parts = "; ".join(filter(None, (", ".join(sorted(set(names))) for names in how)))
+    parts = ", ".join(name for names in how for name in sorted(set(names)))
     here = f"{len(done)} completed run{'s' if len(done) > 1 else ''} with both ({parts})"
     why = "it is about the releases of 2022, and was not measured with them"
     return {"verdict": UNDECIDED, "why": why, "here": here}

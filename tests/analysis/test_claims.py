@@ -353,7 +353,7 @@ def test_a_run_with_deepspeed_and_dali_is_seen(tree: Tree, make_run: MakeRun) ->
     make_run(repeat=1, **both)
     row = judge(tree).loc["dali_with_deepspeed"]
     assert row["verdict"] == UNDECIDED
-    assert row["here"] == "1 completed run with both (laptop; the CPU)"
+    assert row["here"] == "1 completed run with both (laptop, the CPU)"
 
 
 def test_the_terms_are_those_of_the_papers_settings() -> None:
