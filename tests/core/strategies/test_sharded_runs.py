@@ -1,12 +1,7 @@
 """Whole runs under DeepSpeed and FSDP: life after SIGKILL, faults that end with their reason."""
 
 import math
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,50 +12,27 @@ from ddl_core.errors import LaunchError
 from ddl_tools.launch import ranks
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.study import plan_run
-from ddl_tools.processes import import_path
 from ddl_tools.records.paths import RunFiles, results
-from ddl_tools.records.progress import read_progress
-from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import read_epochs, read_record
-from tests.launch.running import ENDLESS, TINY, planned, processes_of, rank_process, wait_for
+from tests.launch.fixtures import Start
+from tests.launch.running import (
+    CALLER,
+    ENDLESS,
+    TINY,
+    error_of,
+    is_training,
+    planned,
+    processes_of,
+    rank_process,
+    two_ranks,
+    wait_for,
+)
 
-pytestmark = [
-    pytest.mark.multiprocess,
-    pytest.mark.slow,
-    pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
-]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, two_ranks]
 
-CALL = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1], None, 15)"
+CALL = CALLER.replace("argv[1]", "argv[1], stall_timeout=15")
 TWO = {"strategy": "deepspeed", "gpus_per_node": 2}
-
-Call = Callable[[Path], "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def call() -> Iterator[Call]:
-    """Execute a run in a process of its own, which is ended with the test."""
-    callers: list[subprocess.Popen[str]] = []
-
-    def begin(run_dir: Path) -> "subprocess.Popen[str]":
-        environment = {**os.environ, "PYTHONPATH": import_path()}
-        command = [sys.executable, "-c", CALL, str(run_dir)]
-        callers.append(
-            subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-        )
-        return callers[-1]
-
-    yield begin
-    for caller in callers:
-        caller.kill()
-        caller.communicate()
-
-
-def is_training(run_dir: Path) -> bool:
-    progress = read_progress(run_dir)
-    return progress is not None and progress["phase"] == "train" and progress["step"] > 0
-
-
-@pytest.mark.parametrize(
+each_sharding = pytest.mark.parametrize(
     "sharding",
     [
         {"deepspeed_zero_stage": 3},
@@ -69,11 +41,14 @@ def is_training(run_dir: Path) -> bool:
     ],
     ids=str,
 )
-def test_a_killed_run_continues_to_the_same_weights(call: Call, sharding: dict[str, Any]) -> None:
+
+
+@each_sharding
+def test_a_killed_run_continues_to_the_same_weights(start: Start, sharding: dict[str, Any]) -> None:
     spec = RunSpec(**{**TINY, **TWO, "epochs": 2, "checkpoint_every": 1, **sharding})
     want = run_ranks(plan_run(spec, "undisturbed", results()))
     run_dir = plan_run(spec, "killed", results())
-    caller = call(run_dir)
+    caller = start("-c", CALL, str(run_dir))
     checkpoint = RunFiles(run_dir).checkpoint
     wait_for(lambda: checkpoint.exists() or caller.poll() is not None, "the first checkpoint")
     assert checkpoint.exists(), caller.communicate()[1]
@@ -93,25 +68,21 @@ def test_a_killed_run_continues_to_the_same_weights(call: Call, sharding: dict[s
     [
         ("fsdp", signal.SIGKILL, "rank 1 was killed by SIGKILL", "Killed"),
         pytest.param(
-            *("deepspeed", signal.SIGKILL, "rank 1 was killed by SIGKILL", "Killed"),
-            marks=pytest.mark.extended,
-        ),
-        pytest.param(
             *("deepspeed", signal.SIGSTOP, "no progress for 15 s", "Timeout"),
             marks=pytest.mark.extended,
         ),
     ],
 )
-def test_a_rank_that_ends_or_hangs_fails_the_run(call: Call, strategy, number, words, kind) -> None:
+def test_a_rank_that_ends_or_hangs_fails_the_run(
+    start: Start, strategy, number, words, kind
+) -> None:
     run_dir = planned(**{**ENDLESS, **TWO, "strategy": strategy})
-    caller = call(run_dir)
+    caller = start("-c", CALL, str(run_dir))
     wait_for(lambda: is_training(run_dir), "the first step")
     rank_process(run_dir, 1).send_signal(number)
     _, errors = caller.communicate(timeout=120)
     assert words in errors
-    error = read_record(run_dir).error
-    assert error is not None
-    assert error.kind == kind
+    assert error_of(run_dir).kind == kind
     assert processes_of(run_dir) == []
 
 
@@ -120,21 +91,12 @@ def test_a_rank_that_raises_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -
     run_dir = planned(**TWO)
     with pytest.raises(LaunchError, match="planted"):
         run_ranks(run_dir)
-    error = read_record(run_dir).error
-    assert error is not None
+    error = error_of(run_dir)
     assert (error.kind, error.rank) == ("DataError", 1)
     assert processes_of(run_dir) == []
 
 
-@pytest.mark.parametrize(
-    "sharding",
-    [
-        {"deepspeed_zero_stage": 3},
-        pytest.param({"deepspeed_zero_stage": 2}, marks=pytest.mark.extended),
-        pytest.param({"strategy": "fsdp"}, marks=pytest.mark.extended),
-    ],
-    ids=str,
-)
+@each_sharding
 def test_a_training_that_diverges_is_a_result(sharding: dict[str, Any]) -> None:
     run_dir = planned(**{**TWO, "base_lr": 1e30, "warmup_epochs": 0, "epochs": 2, **sharding})
     assert run_ranks(run_dir).status == "completed"
