@@ -9,16 +9,12 @@ import torch
 from ddl_core.config import RunSpec
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from tests.closeness import assert_far, assert_near, falls
 from tests.core.loaders.paths import with_dali
+from tests.launch.running import two_ranks
 
-pytestmark = [
-    pytest.mark.multiprocess,
-    pytest.mark.usefixtures("planted_names"),
-    pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
-]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("planted_names"), two_ranks]
 
 # Decoders and resizers round differently; docs/contributing/test-tolerances.md explains this.
 TOLERANCE = 2e-3

@@ -67,27 +67,6 @@ def test_the_buckets_are_deepspeeds_own_until_others_are_asked_for(stage):
         assert few["allgather_bucket_size"] == 1000
 
 
-CASES = [
-    {"deepspeed_zero_stage": 0},
-    {"deepspeed_zero_stage": 1},
-    {"deepspeed_zero_stage": 2},
-    {"deepspeed_zero_stage": 3},
-    {"deepspeed_zero_stage": 0, "accumulation": 2},
-    {"deepspeed_zero_stage": 1, "accumulation": 2},
-    {"deepspeed_zero_stage": 2, "accumulation": 2},
-    {"deepspeed_zero_stage": 1, "accumulation": 2, "deepspeed_overlap_comm": True},
-    {"deepspeed_zero_stage": 2, "accumulation": 2, "deepspeed_overlap_comm": True},
-    {"deepspeed_zero_stage": 3, "accumulation": 2, "deepspeed_overlap_comm": True},
-    {"deepspeed_zero_stage": 2, "deepspeed_bucket_elements": 1000},  # several a step
-    {"deepspeed_zero_stage": 3, "deepspeed_bucket_elements": 1000},
-    {"deepspeed_zero_stage": 0, "channels_last": True},
-    {"deepspeed_zero_stage": 1, "momentum": 0.0},
-    {"deepspeed_zero_stage": 3, "momentum": 0.0},
-    {"deepspeed_zero_stage": 0, "precision": "bf16"},
-    {"deepspeed_zero_stage": 2, "precision": "bf16"},
-    {"deepspeed_zero_stage": 3, "precision": "bf16"},
-    {"deepspeed_zero_stage": 0, "precision": "fp16"},  # DeepSpeed never forgets half precision
-]
 # Repeated under other instruction sets: the rest is the same arithmetic, shared out differently.
 REPEATED = [
     {"deepspeed_zero_stage": 2, "accumulation": 2},
@@ -99,9 +78,23 @@ IN_EVERY_RUN = [
     {"deepspeed_zero_stage": 0},
     {"deepspeed_zero_stage": 1},
     {"deepspeed_zero_stage": 3, "accumulation": 2, "deepspeed_overlap_comm": True},
-    {"deepspeed_zero_stage": 3, "deepspeed_bucket_elements": 1000},
+    {"deepspeed_zero_stage": 3, "deepspeed_bucket_elements": 1000},  # several a step
     {"deepspeed_zero_stage": 0, "channels_last": True},
     {"deepspeed_zero_stage": 1, "momentum": 0.0},
+]
+CASES = [
+    *IN_EVERY_RUN,
+    {"deepspeed_zero_stage": 2},
+    {"deepspeed_zero_stage": 3},
+    {"deepspeed_zero_stage": 0, "accumulation": 2},
+    {"deepspeed_zero_stage": 1, "accumulation": 2},
+    {"deepspeed_zero_stage": 1, "accumulation": 2, "deepspeed_overlap_comm": True},
+    {"deepspeed_zero_stage": 2, "accumulation": 2, "deepspeed_overlap_comm": True},
+    {"deepspeed_zero_stage": 2, "deepspeed_bucket_elements": 1000},
+    {"deepspeed_zero_stage": 3, "momentum": 0.0},
+    {"deepspeed_zero_stage": 2, "precision": "bf16"},
+    {"deepspeed_zero_stage": 3, "precision": "bf16"},
+    {"deepspeed_zero_stage": 0, "precision": "fp16"},  # DeepSpeed never forgets half precision
 ]
 
 
@@ -110,11 +103,10 @@ def named(case: int) -> str:
 
 
 def marked(case: int, numeric: bool) -> Any:
-    fields = CASES[case]
-    marks = [pytest.mark.extended] * (fields not in IN_EVERY_RUN)
-    return pytest.param(
-        case, marks=marks + [pytest.mark.numeric] * (numeric and fields in REPEATED)
-    )
+    marks = [pytest.mark.multiprocess, pytest.mark.slow]
+    marks += [pytest.mark.extended] * (case >= len(IN_EVERY_RUN))
+    marks += [pytest.mark.numeric] * (numeric and case < len(REPEATED))
+    return pytest.param(case, marks=marks)
 
 
 every_case, every_numeric_case = (
@@ -144,15 +136,11 @@ def trained(tmp_path_factory, request) -> dict[int, list[dict]]:
     return {case: left(out, number) for number, case in enumerate(cases)}
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_numeric_case
 def test_two_ranks_train_like_one_process_that_accumulates(trained, case):
     check_like_one_process(trained[case], CASES[case])
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_rank_0_alone_keeps_what_was_gathered(trained, case):
     stage = CASES[case]["deepspeed_zero_stage"]
@@ -163,15 +151,11 @@ def test_rank_0_alone_keeps_what_was_gathered(trained, case):
     assert all(one.numel() == 0 for one in gathered)
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_numeric_case
 def test_a_rate_one_percent_higher_is_seen(trained, case):
     check_unfair_is_far(trained[case], CASES[case])
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_each_update_is_one_step_and_waits_for_nothing(trained, case):
     for rank in trained[case]:
@@ -184,8 +168,6 @@ def test_each_update_is_one_step_and_waits_for_nothing(trained, case):
         assert got["waits"] == (STEPS if waits else 0)
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_a_reduction_that_backward_waits_for_is_not_booked_as_computing(trained, case):
     stage = CASES[case]["deepspeed_zero_stage"]
@@ -196,8 +178,6 @@ def test_a_reduction_that_backward_waits_for_is_not_booked_as_computing(trained,
         assert spent is None or spent["transfer_s"] + spent["waiting_s"] > STEPS * SLEPT_S
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_what_it_says_of_its_communication_is_what_it_does(trained, case):
     stage = CASES[case]["deepspeed_zero_stage"]
@@ -211,8 +191,6 @@ def test_what_it_says_of_its_communication_is_what_it_does(trained, case):
         assert rank["undisturbed"]["reduced_by"] == (None if stage else told["bucket_elements"])
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_a_resumed_run_ends_with_the_same_bits(trained, case):
     check_resumed(trained[case])

@@ -1,5 +1,7 @@
 """FSDP: which weights are gathered together, what is refused, results equal to one process."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -92,7 +94,12 @@ def named(case: int) -> str:
     return "-".join(f"{name}={value}" for name, value in CASES[case].items()) or "default"
 
 
-every_case = pytest.mark.parametrize("case", range(len(CASES)), ids=named)
+def two_processes(test: Any) -> Any:
+    return pytest.mark.multiprocess(pytest.mark.slow(test))
+
+
+def every_case(test: Any) -> Any:
+    return two_processes(pytest.mark.parametrize("case", range(len(CASES)), ids=named)(test))
 
 
 @pytest.fixture(scope="module")
@@ -103,30 +110,24 @@ def trained(tmp_path_factory) -> dict[int, list[dict]]:
     return {case: left(out, case) for case in range(len(CASES))}
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_two_ranks_train_like_one_process_that_accumulates(trained, case) -> None:
     check_like_one_process(trained[case], CASES[case])
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_a_rate_one_percent_higher_is_seen(trained, case) -> None:
     check_unfair_is_far(trained[case], CASES[case])
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
+@two_processes
 def test_rank_0_alone_keeps_what_was_gathered(trained) -> None:
     kept = trained[0][1]["undisturbed"]
     assert {kept["weights"][name].numel() for name in ("0.weight", "8.bias")} == {0}
     assert {one["momentum_buffer"].numel() for one in kept["optimizer"]["state"].values()} == {0}
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
+@two_processes
 def test_each_rank_keeps_its_part(trained) -> None:
     first, second = (rank["undisturbed"] for rank in trained[0])
     assert first["units"] > 2
@@ -134,15 +135,12 @@ def test_each_rank_keeps_its_part(trained) -> None:
     assert max(first["kept"], second["kept"]) < 0.7 * first["whole"]
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
+@two_processes
 def test_no_state_is_gathered_by_the_collective_that_crashed(trained) -> None:
     """See `fsdp._whole`."""
     assert all(not rank["undisturbed"]["gathers"] for case in trained.values() for rank in case)
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_weights_are_gathered_as_they_are_computed_with(trained, case) -> None:
     """Autocast makes no copy of weights that come in its type, and takes normalisation in fp32."""
@@ -154,8 +152,6 @@ def test_weights_are_gathered_as_they_are_computed_with(trained, case) -> None:
         assert computed["Conv2d"] == computed["Linear"] == want
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_a_network_goes_on_in_the_type_that_one_process_has(trained, case) -> None:
     for rank in trained[case]:
@@ -163,8 +159,6 @@ def test_a_network_goes_on_in_the_type_that_one_process_has(trained, case) -> No
         assert sharded == alone
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
 @every_case
 def test_a_resumed_run_ends_with_the_same_bits(trained, case) -> None:
     check_resumed(trained[case])

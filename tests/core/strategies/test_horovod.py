@@ -19,12 +19,11 @@ from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_tools.launch import commands, ranks
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
 from ddl_tools.records.storage import now
 from tests.closeness import assert_far, assert_near, falls
 from tests.core.strategies.horovod_worker import PLANTED
-from tests.launch.running import free_port, processes_of
+from tests.launch.running import error_of, free_port, processes_of, two_ranks
 from tests.pictures import write_pictures
 
 pytestmark = pytest.mark.usefixtures("planted_names")
@@ -84,12 +83,7 @@ needs_horovod = pytest.mark.skipif(
 
 def with_horovod(test: Any) -> Any:
     """Mark a test that starts real ranks."""
-    for mark in (
-        pytest.mark.multiprocess,
-        pytest.mark.slow,
-        needs_horovod,
-        pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores"),
-    ):
+    for mark in (pytest.mark.multiprocess, pytest.mark.slow, needs_horovod, two_ranks):
         test = mark(test)
     return test
 
@@ -302,8 +296,7 @@ def test_a_killed_rank_fails_the_run_which_resumes_to_the_same_weights(
     faulty("kill")
     with pytest.raises(LaunchError, match="rank 1 was killed by SIGKILL"):
         run_ranks(run)
-    error = read_record(run).error
-    assert error is not None
+    error = error_of(run)
     assert (error.kind, error.rank) == ("Killed", 1)
     assert processes_of(run) == []
     monkeypatch.setattr(ranks, "WORKER", "tests.planted")
@@ -332,7 +325,6 @@ def test_the_rank_that_failed_is_named(faulty, plan, tmp_path, fault, kind, word
     faulty(fault)
     with pytest.raises(LaunchError, match=words):
         run_ranks(run, stall_timeout=10)
-    error = read_record(run).error
-    assert error is not None
+    error = error_of(run)
     assert (error.kind, error.rank) == (kind, 1)
     assert processes_of(run) == []
