@@ -1,7 +1,7 @@
 """The clock: what it counts where, and that the slowest rank decides."""
 
+import threading
 import time
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,36 @@ from ddl_core.device import make_clock
 from ddl_core.step import marking_backward
 from ddl_core.timing import MARK, Clock, by_step, cpu_seconds
 from tests.fake_gpu import GPU, Timeline
-from tests.groups import ThreadGroup
+from tests.groups import ThreadGroup, ThreadRank
+
+
+class RankTime(threading.local):
+    """The time of a rank, seconds: it goes on where the rank sleeps or waits for a later one."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def told(monkeypatch) -> RankTime:
+    """What the ranks of a `ThreadGroup` have in the place of the module `time`."""
+    found, arrivals, plain = RankTime(), {}, ThreadRank.barrier
+
+    def barrier(rank: ThreadRank) -> None:
+        arrivals[rank.rank] = found.now
+        plain(rank)
+        latest = max(arrivals.values())
+        plain(rank)  # nobody comes again before all have read it
+        found.now = latest
+
+    monkeypatch.setattr(ThreadRank, "barrier", barrier)
+    monkeypatch.setattr("ddl_core.timing.time", found)
+    return found
 
 
 def window_of(group: ThreadGroup, work):
@@ -27,16 +56,15 @@ def window_of(group: ThreadGroup, work):
     return group.run(timed)
 
 
-def test_the_slowest_rank_decides_and_all_ranks_agree():
+def test_the_slowest_rank_decides_and_all_ranks_agree(told):
     def work(rank, clock):
-        time.sleep(0.4 if rank.rank == 1 else 0.0)
+        told.sleep(0.4 if rank.rank == 1 else 0.1)
         clock.step_done()
 
     first, second = window_of(ThreadGroup(2), work)
-    assert first.wall_s == second.wall_s >= 0.4
-    assert first.rank_wall_s_max >= 0.4
-    assert first.rank_wall_s_min < 0.4
-    assert first.step_s_median >= 0.4
+    assert first.wall_s == second.wall_s == 0.4
+    assert (first.rank_wall_s_min, first.rank_wall_s_max) == (0.1, 0.4)
+    assert first.step_s_median == 0.4
 
 
 def test_a_window_without_steps_has_no_step_time():
@@ -58,87 +86,57 @@ def test_cpu_time_counts_work_and_not_sleep(monkeypatch):
 
 
 SPENT = {"start": 0.3, "data": 0.05, "compute": 0.1, "communication": 0.15, "update": 0.2}
+LATE = 0.2
 
 
 class Planted(nn.Module):
     """A network of one parameter whose backward pass takes as long as it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: RankTime) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
+        self.weight, self._told = nn.Parameter(torch.ones(1)), told
 
     def forward(self, seconds: float) -> torch.Tensor:
         product = self.weight * 2
-        product.register_hook(lambda gradient: time.sleep(seconds))
+        product.register_hook(lambda gradient: self._told.sleep(seconds))
         return product
 
 
-class Taken(list):
-    """What parts of steps really took, seconds: on a busy machine a sleep lasts longer."""
-
-    @contextmanager
-    def part(self, name: str):
-        before = time.perf_counter()
-        yield
-        self.append((name, time.perf_counter() - before))
-
-    def of(self, name: str) -> np.ndarray:
-        return np.array([seconds for part, seconds in self if part == name])
-
-
-def train(rank, clock: Clock, steps: int, late: float = 0.0, spent=SPENT) -> Taken:
-    """Take as long for each part of a step as `spent` says; rank 1 computes `late` longer."""
-    taken = Taken()
+def train(rank, clock: Clock, told: RankTime, steps: int) -> None:
+    """Take as long for each part of a step as `SPENT` says; rank 1 computes `LATE` longer."""
 
     def data():
         for step in range(steps):
-            name = "data" if step else "start"
-            with taken.part(name):
-                time.sleep(spent[name])
+            told.sleep(SPENT["data" if step else "start"])
             yield step
 
-    network = Planted()
+    network = Planted(told)
     with marking_backward(clock, rank, network):
         for _ in clock.batches(data()):
-            with taken.part("compute"):
-                network(spent["compute"] + (late if rank.rank == 1 else 0.0)).sum().backward()
-            with taken.part("communication"):
-                rank.barrier()
-                time.sleep(spent["communication"])
+            network(SPENT["compute"] + LATE * rank.rank).sum().backward()
+            rank.barrier()
+            told.sleep(SPENT["communication"])
             clock.gradients_averaged()
-            with taken.part("update"):
-                time.sleep(spent["update"])
+            told.sleep(SPENT["update"])
             clock.step_done()
-    return taken
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_each_part_of_a_step_is_found_as_it_was_planted(ranks):
-    taken: dict[int, Taken] = {}
-
-    def work(rank, clock):
-        taken[rank.rank] = train(rank, clock, 3, late=0.2)
-
-    windows = window_of(ThreadGroup(ranks), work)
-    found = windows[0].spent
-    assert all(window.spent == found for window in windows)
-
-    def mean(name: str) -> float:
-        return sum(one.of(name).sum() for one in taken.values()) / ranks
-
-    transfer = np.min([one.of("communication") for one in taken.values()], axis=0).sum()
-    near = partial(pytest.approx, abs=0.02)
-    assert found.start_s == near(mean("start"))
-    assert found.data_s == near(mean("data"))
-    assert found.compute_s == near(mean("compute"))
-    assert found.transfer_s == near(transfer)
-    assert found.waiting_s == near(mean("communication") - transfer)
-    assert found.update_s == near(mean("update"))
-    assert sum(found.model_dump().values()) == pytest.approx(windows[0].wall_s, abs=1e-6)
-    if ranks == 2:  # one of them waits while the other is late
-        assert found.waiting_s > 0.9 * 3 * 0.2 / 2
-    else:
-        assert found.waiting_s == 0
+def test_each_part_of_a_step_is_found_as_it_was_planted(told, ranks):
+    late = 3 * LATE / 2 if ranks == 2 else 0.0  # one computes longer, and the other waits
+    for window in window_of(ThreadGroup(ranks), lambda rank, clock: train(rank, clock, told, 3)):
+        assert window.spent.model_dump() == pytest.approx(
+            {
+                "start_s": SPENT["start"],
+                "data_s": 2 * SPENT["data"],
+                "compute_s": 3 * SPENT["compute"] + late,
+                "transfer_s": 3 * SPENT["communication"],
+                "waiting_s": late,
+                "update_s": 3 * SPENT["update"],
+                "end_s": 0.0,
+            }
+        )
+        assert sum(window.spent.model_dump().values()) == pytest.approx(window.wall_s)
 
 
 def window_on_a_gpu(monkeypatch, loading_s: float, waits: bool):
@@ -146,7 +144,7 @@ def window_on_a_gpu(monkeypatch, loading_s: float, waits: bool):
     gpu = Timeline(monkeypatch)
     (rank,) = ThreadGroup(1).run(lambda rank: rank)
     rank.device = GPU
-    clock, network = make_clock(rank), Planted()
+    clock, network = make_clock(rank), Planted(RankTime())
 
     def data():
         for step in range(3):
@@ -204,16 +202,14 @@ def test_time_is_summed_within_a_step_and_an_unfinished_one_is_left_out():
     assert table.tolist() == [[1 + 3, 2 + 4, 5, 6]]
 
 
-def test_a_profiler_sees_the_marks_only_if_it_should():
+def test_a_profiler_sees_the_marks_only_if_it_should(told):
     def names(annotate: bool) -> set[str]:
-        def timed(rank):
+        (rank,) = ThreadGroup(1).run(lambda rank: rank)
+        with torch.profiler.profile() as profiler:
             clock = make_clock(rank, annotate)
             clock.start()
-            train(rank, clock, 1, spent=dict.fromkeys(SPENT, 0.0))
-            return clock.stop()
-
-        with torch.profiler.profile() as profiler:
-            timed(ThreadGroup(1).run(lambda rank: rank)[0])
+            train(rank, clock, told, 1)
+            clock.stop()
         return {event.name for event in profiler.events() if event.name.startswith(MARK)}
 
     assert names(True) == {MARK + part for part in ("data", "compute", "communication", "update")}
