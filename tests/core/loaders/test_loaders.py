@@ -1,4 +1,4 @@
-"""Both loaders keep the protocol; the native one keeps its promises about bad files."""
+"""What loaders do with folders, files and processes."""
 
 import shutil
 import sys
@@ -7,74 +7,34 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from PIL import Image
 
-from ddl_core.config import RunSpec
 from ddl_core.data.dataset import Dataset
 from ddl_core.errors import SpecError
 from ddl_core.loaders import turbo
-from ddl_core.loaders.native import Native
-from ddl_core.registry import resolve
+from ddl_core.loaders.base import Loader
 from tests.core.loaders.paths import images_of, open_loader
 from tests.launch.running import wait_for
-from tests.pictures import write_pictures
-
-CPU = torch.device("cpu")
+from tests.pictures import CLASSES, write_pictures
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory) -> Path:
-    """Three classes, 7 training and 3 validation images each, every one different."""
-    root = tmp_path_factory.mktemp("images")
-    number = 0
-    for split, count in (("train", 7), ("val", 3)):
-        for name in ("ant", "bee", "cat"):
-            (root / split / name).mkdir(parents=True)
-            for index in range(count):
-                number += 1
-                image = Image.linear_gradient("L").rotate(7 * number).convert("RGB")
-                image.save(root / split / name / f"{index}.JPEG")
-    return root
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"), 16, 8)
 
 
 @pytest.fixture
-def own_folder(folder, tmp_path) -> Path:
+def own_pictures(pictures, tmp_path) -> Path:
     """A copy that a test may damage."""
-    return Path(shutil.copytree(folder, tmp_path / "copy"))
+    return Path(shutil.copytree(pictures, tmp_path / "copy"))
 
 
-def spec(**fields) -> RunSpec:
-    values = {
-        "image_size": 32,
-        "classes": 3,
-        "local_batch_size": 4,
-        "loader_workers": 0,
-        "train_images": 21,
-        "eval_images": 9,
-    }
-    return RunSpec(**{**values, **fields})
+def native(root: Path, split: str = "train", **fields) -> Loader:
+    small = {"image_size": 32, "classes": CLASSES, "train_images": 16, "eval_images": 8}
+    return open_loader("native", root, split, **{**small, **fields})
 
 
-def native(root: Path, split="train", rank=0, world_size=1, **fields) -> Native:
-    return Native(spec(**fields), root, split, rank, world_size, CPU)
-
-
-@pytest.mark.parametrize("name", ["native", "synthetic"])
-def test_batches_have_the_stated_shape_number_and_place(name, folder):
-    run = spec(loader=name)
-    train = resolve("loader", name)(run, folder, "train", 0, 1, CPU)
-    batches = list(train)
-    assert len(batches) == len(train) == 5
-    for images, labels in batches:
-        assert images.shape == (4, 3, 32, 32)
-        assert images.dtype == torch.float32
-        assert labels.shape == (4,)
-        assert labels.dtype == torch.int64
-        assert 0 <= labels.min() <= labels.max() < 3
-
-
-def test_loading_does_not_disturb_the_random_numbers_of_training(folder):
-    loader = native(folder)
+def test_loading_does_not_disturb_the_random_numbers_of_training(pictures):
+    loader = native(pictures)
     torch.manual_seed(1)
     want = torch.rand(1)
     iterator = iter(loader)
@@ -84,42 +44,39 @@ def test_loading_does_not_disturb_the_random_numbers_of_training(folder):
     assert torch.equal(torch.rand(1), want)
 
 
-def truncate(path: Path) -> None:
+def test_an_unreadable_image_is_named_once(own_pictures, caplog):
+    path = own_pictures / "train" / "class1" / "5.JPEG"
     path.write_bytes(path.read_bytes()[:300])
-
-
-def test_an_unreadable_image_is_named_once(own_folder, caplog):
-    truncate(own_folder / "train" / "bee" / "3.JPEG")
-    loader = native(own_folder, local_batch_size=7)
+    loader = native(own_pictures)
     for _ in range(2):
         list(loader)
-    assert caplog.text.count("bee/3.JPEG") == 1
+    assert caplog.text.count("class1/5.JPEG") == 1
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"classes": 2}, "has 3 class folders"),
-        ({"train_images": 22}, "train_images = 22.*only 21"),
-        ({"local_batch_size": 22}, "global batch of 22"),
+        ({"classes": 2}, "has 4 class folders"),
+        ({"train_images": 17}, "train_images = 17.*only 16"),
+        ({"local_batch_size": 17}, "global batch of 17"),
     ],
 )
-def test_settings_that_do_not_fit_the_folder_are_named(folder, fields, words):
+def test_settings_that_do_not_fit_the_folder_are_named(pictures, fields, words):
     with pytest.raises(SpecError, match=words):
-        native(folder, **fields)
+        native(pictures, **fields)
 
 
 @pytest.mark.parametrize("split", ["train", "eval"])
-def test_a_few_images_of_a_folder_come_from_all_its_classes(folder, split):
-    loader = native(folder, split, local_batch_size=3, train_images=3, eval_images=3)
+def test_a_few_images_of_a_folder_come_from_all_its_classes(pictures, split):
+    loader = native(pictures, split, train_images=4, eval_images=4)
     labels = torch.cat([labels for _, labels in loader])
-    assert sorted(labels.tolist()) == [0, 1, 2]
+    assert sorted(labels.tolist()) == [0, 1, 2, 3]
 
 
-def test_a_class_without_validation_images_does_not_shift_labels(own_folder):
-    shutil.rmtree(own_folder / "val" / "ant")
-    labels = torch.cat([labels for _, labels in native(own_folder, "eval", eval_images=6)])
-    assert set(labels.tolist()) == {1, 2}
+def test_a_class_without_validation_images_does_not_shift_labels(own_pictures):
+    shutil.rmtree(own_pictures / "val" / "class0")
+    labels = torch.cat([labels for _, labels in native(own_pictures, "eval", eval_images=6)])
+    assert set(labels.tolist()) == {1, 2, 3}
 
 
 def test_each_file_is_read_once_in_a_run(data, monkeypatch):
@@ -142,22 +99,13 @@ def test_a_set_too_large_to_keep_is_refused(data, monkeypatch):
         images_of(loader, 0)
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory) -> Path:
-    return write_pictures(tmp_path_factory.mktemp("pictures"), 16, 8)
-
-
-def lives_on(pictures: Path, split: str, **fields) -> bool:
-    few = {"train_images": 16, "eval_images": 8, "loader_workers": 1}
-    return open_loader("native", pictures, split, **{**few, **fields})._loader.persistent_workers
-
-
 @pytest.mark.parametrize(
     ("eval_every", "kept"), [(0, False), (1, True), (4, True), (5, False), (30, False)]
 )
 def test_processes_of_frequent_evaluations_live_on(pictures, eval_every, kept) -> None:
-    assert lives_on(pictures, "eval", eval_every=eval_every) is kept
-    assert lives_on(pictures, "train", eval_every=eval_every)
+    for split, expected in (("eval", kept), ("train", True)):
+        loader = native(pictures, split, eval_every=eval_every, loader_workers=1)
+        assert loader._loader.persistent_workers is expected
 
 
 LOADING = """
@@ -165,7 +113,7 @@ import sys, time, torch
 from pathlib import Path
 from ddl_core.loaders.native import Native
 from ddl_core.config import RunSpec
-spec = RunSpec(image_size=256, classes=3, local_batch_size=4, loader_workers=2)
+spec = RunSpec(image_size=256, classes=4, local_batch_size=4, loader_workers=2)
 loader = Native(spec, Path(sys.argv[1]), "train", 0, 1, torch.device("cpu"))
 next(iter(loader))
 Path(sys.argv[2]).touch()
@@ -174,9 +122,9 @@ time.sleep(300)
 
 
 @pytest.mark.multiprocess
-def test_a_killed_rank_takes_its_loader_processes_along(folder, tmp_path):
+def test_a_killed_rank_takes_its_loader_processes_along(pictures, tmp_path):
     ready = tmp_path / "ready"
-    rank = psutil.Popen([sys.executable, "-c", LOADING, str(folder), str(ready)])
+    rank = psutil.Popen([sys.executable, "-c", LOADING, str(pictures), str(ready)])
     wait_for(ready.exists, "the first batch")
     loaders = rank.children(recursive=True)
     assert len(loaders) >= 2
