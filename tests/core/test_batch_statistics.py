@@ -40,14 +40,6 @@ def test_a_step_leaves_the_mean_of_its_workers(workers):
     torch.testing.assert_close(layer.running_var.double(), variance, rtol=1e-5, atol=0)
 
 
-def test_each_worker_updates_with_the_momentum_of_the_layer():
-    seen = set()
-    layer = nn.BatchNorm1d(4, momentum=0.3)
-    layer.register_forward_pre_hook(lambda layer, inputs: seen.add(layer.momentum))
-    trained(layer, 9)
-    assert seen == {0.3}
-
-
 def test_statistics_that_do_not_change_do_not_drift():
     layer = nn.BatchNorm1d(4, momentum=0.0)
     layer.running_mean.fill_(0.1)
