@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from ddl_core import RunSpec, Trainer
-from ddl_core.errors import SpecError
 from tests.closeness import assert_far, assert_near
 
 TINY: dict[str, Any] = {
@@ -63,18 +62,3 @@ def test_it_tells_what_running_statistics_hide_that_lag_behind(make: Make) -> No
         results[name] = [trainer.evaluate().loss, trainer.evaluate_precisely().loss]
     assert_near([results["many"][0]], [results["many"][1]], 0.005)
     assert_far([results["few"][0]], [results["few"][1]], 0.005)
-
-
-@pytest.mark.parametrize(
-    ("fields", "remedy"),
-    [
-        ({"eval_every": 0}, "set eval_every"),
-        ({"work": "load", "loader": "native"}, "leave it out"),
-        ({"compile": True}, "compile = false"),
-        ({"framework": "keras", "loader": "native"}, "leave it out"),
-    ],
-)
-def test_runs_that_cannot_have_it_are_refused(fields: dict[str, Any], remedy: str) -> None:
-    with pytest.raises(SpecError, match=r"precise_bn = [Tt]rue") as caught:
-        RunSpec.parse({"precise_bn": True, **fields})
-    assert remedy in str(caught.value)

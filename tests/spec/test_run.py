@@ -46,6 +46,10 @@ def test_run_id_is_readable_and_depends_on_changed_fields_only():
         ({"strategy": "single", "ddp_bucket_mb": 1}, ["ddp_bucket_mb", "'ddp'", "'single'"]),
         ({"nesterov": True, "optimizer": "lamb"}, ["nesterov = true", "'lamb'", "'sgd'"]),
         ({"nesterov": True, "momentum": 0.0}, ["nesterov = true", "momentum = 0.0"]),
+        ({"precise_bn": True, "eval_every": 0}, ["precise_bn = true", "set eval_every"]),
+        ({"precise_bn": True, "work": "load"}, ["precise_bn = true", "leave it out"]),
+        ({"precise_bn": True, "compile": True}, ["precise_bn = true", "compile = false"]),
+        ({"precise_bn": True, "framework": "keras"}, ["precise_bn = true", "leave it out"]),
         (POWERSGD, ["'powersgd'", "checkpoint_every = 1", "set checkpoint_every to 0"]),
         ({**POWERSGD, "precision": "fp16"}, ["'powersgd' with precision = 'fp16'", "'bf16'"]),
         ({"strategy": "ddp", "ddp_powersgd_rank": 3}, ["ddp_powersgd_rank = 3", "'powersgd'"]),
@@ -80,11 +84,6 @@ def test_a_grid_may_add_repeats_to_some_configurations():
     assert runs == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 2), (3, 2)]
 
 
-def test_one_grid_needs_no_list():
-    study = Study(name="s", question="?", axes={"epochs": [1, 2]}, repeats=1)
-    assert [run.epochs for run in study.expand()] == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -112,16 +111,17 @@ def test_a_wrong_study_says_where_and_what(tmp_path, text, words):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("name: [", "not a valid study file"), ("- 1", "valid dictionary")]
+    ("text", "words"),
+    [
+        ("name: [", "not a valid study file"),
+        ("- 1", "valid dictionary"),
+        (None, "cannot read the study"),
+    ],
 )
 def test_a_file_that_holds_no_study_is_named(tmp_path, text, words):
+    path = tmp_path / "none.yaml" if text is None else write(tmp_path, text)
     with pytest.raises(SpecError, match=words):
-        Study.load(write(tmp_path, text))
-
-
-def test_a_missing_study_file_is_a_clear_error(tmp_path):
-    with pytest.raises(SpecError, match="cannot read the study"):
-        Study.load(tmp_path / "none.yaml")
+        Study.load(path)
 
 
 def test_powersgd_without_checkpoints_is_allowed() -> None:
