@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ddl_core.config import RunSpec
+from ddl_core.data.dataset import MadeUpSource
 from ddl_core.data.sampling import eval_batches, train_batches
 from ddl_core.errors import FairnessError
 from ddl_core.fairness import check_agreement, check_epoch
@@ -23,17 +24,16 @@ from tests.groups import ThreadGroup
 CPU = torch.device("cpu")
 
 
-class Images:
+class Images(MadeUpSource):
     """A loader of numbered random images; `order` may spoil which ones."""
 
-    classes, fingerprint, corrupt_images = 3, None, 0
-    rescued_images, own_order = None, False
+    classes = 3
 
     def __init__(self, spec: RunSpec, split: str = "train", order=list, images: int = 23) -> None:
         self.images, self.epoch = images, 0
         self._spec, self._split, self._order = spec, split, order
         generator = torch.Generator().manual_seed(0)
-        self._pixels = torch.randn(images, 3, 8, 8, generator=generator)
+        self._pixels = torch.randn(images, 3, 16, 16, generator=generator)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch, self.seen = epoch, []
@@ -61,9 +61,7 @@ def spec_of(**fields) -> RunSpec:
 def trainee_of(spec: RunSpec, fault: str | None = None) -> TrainState:
     make = getattr(planted, f"single__{fault}") if fault else resolve("strategy", "single")
     torch.manual_seed(0)
-    network = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
-    )
+    network = planted.tiny(3)
     return TrainState(spec, make(spec), network, make_optimizer(spec, network))
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ddl_core.config import RunSpec
+from ddl_core.data.dataset import MadeUpSource
 from ddl_core.errors import DataError
 from ddl_core.loop import EpochLoop
 from ddl_core.optim import make_optimizer
@@ -18,16 +19,10 @@ from tests.closeness import assert_far, assert_near, falls
 from tests.planted import tiny
 
 
-class ListLoader:
+class ListLoader(MadeUpSource):
     """A loader over a fixed list of batches."""
 
     classes = 3
-    fingerprint = None
-    seen = None
-    rescued_images = None
-    own_order = False
-
-    corrupt_images = 0
 
     def __init__(self, batches) -> None:
         self._batches = batches

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from ddl_core.checkpoint import weights_sha256
 from ddl_core.config import RunSpec
@@ -20,6 +19,7 @@ from ddl_core.step import TrainState
 from ddl_core.strategies import base as group
 from ddl_core.strategies.ddp import DDP
 from ddl_tools.rank.worker import affinity
+from tests.planted import tiny
 
 fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 
@@ -81,16 +81,10 @@ def join(monkeypatch) -> Iterator[Callable[[RunSpec], Counted]]:
         one.teardown()
 
 
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    first = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
-    return nn.Sequential(*first, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
-
-
 def collectives_of_an_epoch(join, nodes: int) -> list[int]:
     spec = run(nodes, classes=5, train_images=2 * 4 * PER_NODE * nodes)
     rank = join(spec)
-    model = network()
+    model = tiny(5)
     trainee = TrainState(spec, rank, model, make_optimizer(spec, model))
     check_agreement(rank, weights_sha256(model), "same initial weights")
     loader = Synthetic(spec, None, "train", RANK, spec.world_size, rank.device)

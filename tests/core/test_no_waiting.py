@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddl_core import step
 from ddl_core.config import RunSpec
@@ -24,6 +24,7 @@ from ddl_core.strategies.base import Single
 from ddl_core.timing import Clock
 from tests.fake_gpu import GPU, Streams
 from tests.pictures import CLASSES, write_pictures
+from tests.planted import tiny
 
 READS = ("item", "tolist", "cpu")
 CONVERSIONS = ("__bool__", "__int__", "__float__", "__index__", "numpy")
@@ -100,9 +101,7 @@ def spec_of(**fields) -> RunSpec:
 
 
 def trainee_of(spec: RunSpec) -> TrainState:
-    network = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(784, 3)
-    )
+    network = tiny(3)
     return TrainState(spec, Single(spec), network, make_optimizer(spec, network))
 
 

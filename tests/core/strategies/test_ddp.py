@@ -12,11 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddl_core.config import RunSpec
 from ddl_core.loop import EpochLoop
-from ddl_core.optim import make_optimizer
-from ddl_core.step import TrainState
 from ddl_core.strategies import ddp
 from ddl_core.strategies.ddp import DDP
-from tests.core.strategies.deepspeed_ranks import STEPS, Batches, spec
+from tests.core.strategies.deepspeed_ranks import STEPS, Batches, build, spec
 from tests.planted import tiny
 
 MIB = 1024 * 1024
@@ -84,7 +82,9 @@ SLEPT_S = 0.05  # in each reduction
 def waiting(_state, bucket):
     """Reduce a bucket as PowerSGD does: backward goes on when it is done."""
     time.sleep(SLEPT_S)
-    return _done(bucket)
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
 
 
 def overlapping(_state, bucket):
@@ -94,17 +94,8 @@ def overlapping(_state, bucket):
     return done
 
 
-def _done(bucket):
-    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    done.set_result(bucket.buffer())
-    return done
-
-
 def trained(rank: DDP) -> Any:
-    model = tiny(3)
-    run = rank.spec
-    subject = TrainState(run, rank, model, make_optimizer(run, model))
-    return EpochLoop(subject).train(Batches(0, 1, 1), 0).timing
+    return EpochLoop(build(rank.spec, rank, tiny(3))).train(Batches(0, 1, 1), 0).timing
 
 
 def test_a_reduction_that_backward_waits_for_is_not_booked_as_computing(group, monkeypatch) -> None:
