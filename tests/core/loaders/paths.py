@@ -42,7 +42,13 @@ def make_data(folder: Path) -> Path:
 
 
 def open_loader(
-    name: str, data: Path, split: str = "train", rank: int = 0, world_size: int = 1, **fields: Any
+    name: str,
+    data: Path,
+    split: str = "train",
+    rank: int = 0,
+    world_size: int = 1,
+    device: torch.device = CPU,
+    **fields: Any,
 ) -> Loader:
     """Open a loader on few and small images."""
     gc.collect()  # a pipeline of DALI that a forked loader process would collect hangs in there
@@ -59,7 +65,7 @@ def open_loader(
         "eval_images": EVAL,
     }
     spec = RunSpec(**{**values, **fields})
-    loader: Loader = resolve("loader", name)(spec, data, split, rank, world_size, CPU)
+    loader: Loader = resolve("loader", name)(spec, data, split, rank, world_size, device)
     return loader
 
 

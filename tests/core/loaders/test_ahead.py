@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddl_core.config import RunSpec
 from ddl_core.loaders.native import copied_ahead
-from ddl_core.registry import resolve
+from tests.core.loaders.paths import open_loader
 from tests.fake_gpu import GPU, Streams
 from tests.pictures import CLASSES, write_pictures
 
@@ -38,15 +37,9 @@ def pictures(tmp_path_factory) -> Path:
 
 
 def loader_on(device, name: str, root: Path, split: str):
-    spec = RunSpec(
-        loader=name,
-        image_size=16,
-        classes=CLASSES,
-        local_batch_size=4,
-        loader_workers=0,
-        pin_memory=False,
-    )
-    return resolve("loader", name)(spec, root, split, 0, 1, device)
+    fields = {"classes": CLASSES, "image_size": 16, "pin_memory": False}
+    all_of_them = {"train_images": None, "eval_images": None}
+    return open_loader(name, root, split, device=device, **fields, **all_of_them)
 
 
 @pytest.mark.parametrize("name", ["native", "turbo", "memory"])

@@ -1,6 +1,7 @@
 """Random batches: which worker sees what, and how much memory they take."""
 
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -44,18 +45,13 @@ def bytes_of_pools(count: int) -> int:
     return count * POOL * 2 * 3 * 8 * 8 * 4
 
 
-def same(one: list[list[torch.Tensor]], other: list[list[torch.Tensor]]) -> bool:
-    return all(
-        torch.equal(a, b)
-        for x, y in zip(one, other, strict=True)
-        for a, b in zip(x, y, strict=True)
-    )
+assert_same = partial(torch.testing.assert_close, rtol=0, atol=0)
 
 
 def test_each_worker_has_images_of_its_own_wherever_it_is():
     found = by_worker(ranks=1)
-    assert same(found, by_worker(ranks=2))
-    assert same(found, by_worker(ranks=4))
+    assert_same(found, by_worker(ranks=2))
+    assert_same(found, by_worker(ranks=4))
     assert len({float(worker[0].sum()) for worker in found}) == WORKERS
 
 
@@ -71,8 +67,8 @@ def test_workers_share_images_where_memory_does_not_hold_those_of_all(monkeypatc
     shared = by_worker(ranks=1)
     kept = {images.data_ptr() for worker in shared for images in worker}
     assert len(kept) == room * POOL
-    assert same(shared, [alone[worker % room] for worker in range(WORKERS)])
-    assert same(shared, by_worker(ranks=2))
+    assert_same(shared, [alone[worker % room] for worker in range(WORKERS)])
+    assert_same(shared, by_worker(ranks=2))
 
 
 def test_old_images_are_gone_before_new_ones_are_made(monkeypatch):
