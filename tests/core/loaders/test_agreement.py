@@ -8,7 +8,7 @@ import torch
 
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import epoch_order
-from tests.core.loaders.paths import EVAL, FORMATS, LOADERS, TRAIN, images_of, open_loader
+from tests.core.loaders.paths import FORMATS, LOADERS, TRAIN, images_of, open_loader
 
 OTHER_SHARES = [("folder", 4), ("tfrecord", 2), ("tfrecord", 4)]
 
@@ -84,13 +84,3 @@ def test_an_image_does_not_depend_on_rank_history_or_threads(name, data):
                 assert torch.equal(image, want[number]), fields
     assert not all(torch.equal(image, want[number]) for number, image in shown(2).items()
                    if number in want)  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LOADERS)
-def test_evaluation_uses_every_image_once(name, data):
-    for world_size in (1, 4):
-        seen = [
-            list(images_of(open_loader(name, data, "eval", rank, world_size)))
-            for rank in range(world_size)
-        ]
-        assert sorted(itertools.chain(*seen)) == list(range(EVAL))

@@ -20,9 +20,9 @@ def photo(data: Path, name: str = "cat") -> bytes:
     return (data / "train" / name / f"{name}_00000.JPEG").read_bytes()
 
 
-def saved(image: Image.Image, kind: str) -> bytes:
+def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, kind)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
@@ -35,9 +35,7 @@ def turned(content: bytes) -> bytes:
     image = Image.open(io.BytesIO(content))
     exif = image.getexif()
     exif[0x0112] = 6
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", exif=exif, quality=95)
-    return buffer.getvalue()
+    return saved(image, "JPEG", exif=exif, quality=95)
 
 
 UNREADABLE = {
