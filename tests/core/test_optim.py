@@ -36,18 +36,7 @@ def test_warm_up_is_linear_and_reaches_the_peak_with_its_last_update():
     assert rate(0, schedule="constant") == pytest.approx(0.05 * one_update / 5)
     assert rate(2.5, schedule="constant") == pytest.approx(0.05 * (2.5 + one_update) / 5)
     assert rate(5 - one_update, schedule="constant") == pytest.approx(0.05)
-
-
-def test_without_warm_up_the_first_update_has_the_full_rate():
     assert rate(0, warmup_epochs=0, schedule="constant") == pytest.approx(0.05)
-
-
-def test_the_optimiser_takes_its_settings_and_every_group_its_rate():
-    spec = RunSpec(momentum=0.8, weight_decay=5e-4)
-    optimizer = make_optimizer(spec, torch.nn.Linear(2, 2))
-    set_learning_rate(optimizer, 0.123)
-    (group,) = optimizer.param_groups
-    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.123, 0.8, 5e-4)
 
 
 # By hand from the paper's equations: 0.025 x 1024 = 25.6 at the peak, warm-up over 5 epochs.
