@@ -4,6 +4,8 @@ import gc
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -88,34 +90,26 @@ def result(subject: TrainState, losses: list[float]) -> dict:
     return {"losses": losses, "weights": weights, "optimizer": full["optimizer"]}
 
 
-class Waits:
-    """Counts what makes the host wait for the device."""
+@contextmanager
+def noting_waits() -> Iterator[list]:
+    """Note each call that makes the host wait for the device."""
+    from deepspeed.accelerator import get_accelerator
 
-    def __init__(self) -> None:
-        from deepspeed.accelerator import get_accelerator
+    found = []
 
-        self.count = 0
-        self._patches = [
-            patch.object(type(get_accelerator()), "synchronize", self._counted(lambda *_: None)),
-            patch.object(Tensor, "item", self._counted(Tensor.item)),
-            patch.object(Tensor, "__bool__", self._counted(Tensor.__bool__)),
-        ]
-
-    def _counted(self, real):
+    def noted(real):
         def call(*arguments):
-            self.count += 1
+            found.append(real)
             return real(*arguments)
 
         return call
 
-    def __enter__(self):
-        for one in self._patches:
-            one.start()
-        return self
-
-    def __exit__(self, *_):
-        for one in self._patches:
-            one.stop()
+    with (
+        patch.object(type(get_accelerator()), "synchronize", noted(lambda *_: None)),
+        patch.object(Tensor, "item", noted(Tensor.item)),
+        patch.object(Tensor, "__bool__", noted(Tensor.__bool__)),
+    ):
+        yield found
 
 
 def make(group: DeepSpeed, fields: dict) -> TrainState:
@@ -140,7 +134,7 @@ def undisturbed(group: DeepSpeed, fields: dict) -> dict:
     )
     with reduced as reduce:
         losses = train(subject, batches, [0])
-    with Waits() as waits:
+    with noting_waits() as waits:
         losses += train(subject, batches, [1])
     done = {**result(subject, losses), "steps": engine.global_steps}
     return {
@@ -148,7 +142,7 @@ def undisturbed(group: DeepSpeed, fields: dict) -> dict:
         "spent": slept(subject, batches),
         "timer": engine.tput_timer.config.enabled,
         "synchronised": engine.wall_clock_breakdown(),
-        "waits": waits.count,
+        "waits": len(waits),
         "communication": group.describe(),
         "reduced_by": reduce.call_args.kwargs["elements_per_buffer"] if reduce.called else None,
     }

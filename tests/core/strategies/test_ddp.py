@@ -23,21 +23,20 @@ MIB = 1024 * 1024
 @pytest.fixture
 def group(monkeypatch, tmp_path):
     """Return a function that makes a group of one rank; it ends with the test."""
-    made = []
+    made, plain = [], dist.init_process_group
+
+    def join(backend, **_) -> None:
+        store = dist.FileStore(str(tmp_path / "store"), 1)
+        plain(backend, store=store, rank=0, world_size=1)
 
     def make(**fields) -> DDP:
-        store = dist.FileStore(str(tmp_path / "store"), 1)
-        monkeypatch.setattr(dist, "init_process_group", _joins(dist.init_process_group, store))
+        monkeypatch.setattr(dist, "init_process_group", join)
         made.append(DDP(RunSpec(strategy="ddp", device="cpu", **fields)))
         return made[-1]
 
     yield make
     for one in made:
         one.teardown()
-
-
-def _joins(plain, store):
-    return lambda backend, **_: plain(backend, store=store, rank=0, world_size=1)
 
 
 def network() -> nn.Module:
