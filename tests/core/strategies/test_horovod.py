@@ -265,32 +265,27 @@ def test_compression_changes_the_result_less_than_a_rate_one_percent_higher(pair
     assert_far(state(unfair), state(pair["ddp"]), STATE_TOLERANCE)
 
 
-@pytest.fixture
-def faulty(monkeypatch):
-    """Have the ranks execute `horovod_worker` with a fault."""
-
-    def plant(fault: str) -> None:
-        monkeypatch.setattr(ranks, "WORKER", "tests.core.strategies.horovod_worker")
-        monkeypatch.setenv("DDL_TEST_FAULT", fault)
-
-    return plant
+def failed(run: Path, fault: str, words: str) -> tuple[str, int | None]:
+    """Run with a fault of `horovod_worker`; return the error and the rank that the record has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "WORKER", "tests.core.strategies.horovod_worker")
+        patch.setenv("DDL_TEST_FAULT", fault)
+        with pytest.raises(LaunchError, match=words):
+            run_ranks(run, stall_timeout=10)
+    assert processes_of(run) == []
+    error = error_of(run)
+    return error.kind, error.rank
 
 
 @pytest.mark.numeric
 @with_horovod
 @pytest.mark.parametrize("channels_last", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_a_killed_rank_fails_the_run_which_resumes_to_the_same_weights(
-    pair, faulty, monkeypatch, plan, tmp_path, channels_last
+    pair, plan, tmp_path, channels_last
 ):
     """With channels_last neither weights, gradients nor momenta are contiguous."""
     run = plan(tmp_path / "run", channels_last=channels_last)
-    faulty("kill")
-    with pytest.raises(LaunchError, match="rank 1 was killed by SIGKILL"):
-        run_ranks(run)
-    error = error_of(run)
-    assert (error.kind, error.rank) == ("Killed", 1)
-    assert processes_of(run) == []
-    monkeypatch.setattr(ranks, "WORKER", "tests.planted")
+    assert failed(run, "kill", "rank 1 was killed by SIGKILL") == ("Killed", 1)
     record = run_ranks(run)
     assert [attempt.status for attempt in record.attempts] == ["failed", "completed"]
     if channels_last:
@@ -311,11 +306,6 @@ def test_a_killed_rank_fails_the_run_which_resumes_to_the_same_weights(
         ),
     ],
 )
-def test_the_rank_that_failed_is_named(faulty, plan, tmp_path, fault, kind, words):
+def test_the_rank_that_failed_is_named(plan, tmp_path, fault, kind, words):
     run = plan(tmp_path / "run", checkpoint_every=0)
-    faulty(fault)
-    with pytest.raises(LaunchError, match=words):
-        run_ranks(run, stall_timeout=10)
-    error = error_of(run)
-    assert (error.kind, error.rank) == (kind, 1)
-    assert processes_of(run) == []
+    assert failed(run, fault, words) == (kind, 1)
