@@ -102,19 +102,15 @@ def named(case: int) -> str:
     return "-".join(f"{k.removeprefix('deepspeed_')}={v}" for k, v in CASES[case].items())
 
 
-def marked(case: int, numeric: bool) -> Any:
+def marked(case: int) -> Any:
     marks = [pytest.mark.multiprocess, pytest.mark.slow]
     marks += [pytest.mark.extended] * (case >= len(IN_EVERY_RUN))
-    marks += [pytest.mark.numeric] * (numeric and case < len(REPEATED))
+    marks += [pytest.mark.numeric] * (case < len(REPEATED))
     return pytest.param(case, marks=marks)
 
 
-every_case, every_numeric_case = (
-    pytest.mark.parametrize(
-        "case", [marked(case, numeric) for case in range(len(CASES))], ids=named
-    )
-    for numeric in (False, True)
-)
+all_cases = [marked(case) for case in range(len(CASES))]
+every_case = pytest.mark.parametrize("case", all_cases, ids=named)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +132,7 @@ def trained(tmp_path_factory, request) -> dict[int, list[dict]]:
     return {case: left(out, number) for number, case in enumerate(cases)}
 
 
-@every_numeric_case
+@every_case
 def test_two_ranks_train_like_one_process_that_accumulates(trained, case):
     check_like_one_process(trained[case], CASES[case])
 
@@ -151,7 +147,7 @@ def test_rank_0_alone_keeps_what_was_gathered(trained, case):
     assert all(one.numel() == 0 for one in gathered)
 
 
-@every_numeric_case
+@every_case
 def test_a_rate_one_percent_higher_is_seen(trained, case):
     check_unfair_is_far(trained[case], CASES[case])
 
