@@ -23,6 +23,7 @@ from ddl_core.step import TrainState
 from ddl_core.strategies.base import Single
 from ddl_core.timing import Clock
 from tests.fake_gpu import GPU, Streams
+from tests.launch.running import TINY
 from tests.pictures import CLASSES, write_pictures
 from tests.planted import tiny
 
@@ -88,16 +89,8 @@ def detector(monkeypatch) -> Detector:
 
 
 def spec_of(**fields) -> RunSpec:
-    values = {
-        "image_size": 16,
-        "classes": 3,
-        "local_batch_size": 2,
-        "train_images": 24,
-        "eval_images": 5,
-        "device": "cpu",
-        "loader_workers": 1,
-    }
-    return RunSpec(**{**values, **fields})
+    few = {"image_size": 16, "classes": 3, "local_batch_size": 2, "train_images": 24}
+    return RunSpec(**{**TINY, **few, "eval_images": 5, **fields})
 
 
 def trainee_of(spec: RunSpec) -> TrainState:
@@ -117,7 +110,7 @@ def trainee_of(spec: RunSpec) -> TrainState:
     ids=["plain", "accumulation", "bf16", "lars", "lamb"],
 )
 def test_the_loop_waits_for_nothing(detector, fields):
-    spec = spec_of(loader="synthetic", **fields)
+    spec = spec_of(**fields)
     trainee = trainee_of(spec)
     loader = {split: made(spec, None, split, torch.device("cpu")) for split in ("train", "eval")}
     for name in CONVERSIONS:
@@ -137,7 +130,8 @@ def made(spec, data, split, device):
 def test_a_loader_waits_for_nothing(detector, name, tmp_path, monkeypatch):
     Streams(monkeypatch)
     monkeypatch.setattr(native, "start_method", lambda spec, device: "fork")
-    spec = spec_of(loader=name, work="load", pin_memory=False, classes=CLASSES)
+    one = {"loader_workers": 1, "pin_memory": False}
+    spec = spec_of(loader=name, work="load", classes=CLASSES, **one)
     loader = made(spec, write_pictures(tmp_path, 24, 0), "train", GPU)
     outcome = load_epoch(spec, loader, 0, make_clock(Single(spec)))
     assert outcome.steps == 12
@@ -164,7 +158,7 @@ def test_what_waits_is_found(detector, wait, monkeypatch):
         return correct(logits, labels)
 
     monkeypatch.setattr(step, "_correct", waiting)
-    spec = spec_of(loader="synthetic")
+    spec = spec_of()
     loader = made(spec, None, "eval", torch.device("cpu"))
     EpochLoop(trainee_of(spec)).evaluate(loader)
     assert len(detector.found) == len(loader)

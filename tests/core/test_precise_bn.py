@@ -8,19 +8,10 @@ import torch
 
 from ddl_core import RunSpec, Trainer
 from tests.closeness import assert_far, assert_near
+from tests.launch.running import TINY
 
-TINY: dict[str, Any] = {
-    "loader": "synthetic",
-    "model": "resnet8",
-    "image_size": 8,
-    "classes": 4,
-    "train_images": 64,
-    "eval_images": 32,
-    "local_batch_size": 16,
-    "warmup_epochs": 0,
-    "epochs": 2,
-    "device": "cpu",
-}
+FEW = {"image_size": 8, "classes": 4, "local_batch_size": 16, "epochs": 2}
+FEW |= {"train_images": 64, "eval_images": 32}
 Make = Callable[..., Trainer]
 
 
@@ -30,7 +21,7 @@ def make() -> Iterator[Make]:
     made = []
 
     def of(**fields: Any) -> Trainer:
-        made.append(Trainer(RunSpec.parse(TINY | fields)))
+        made.append(Trainer(RunSpec.parse(TINY | FEW | fields)))
         return made[-1]
 
     yield of
