@@ -36,15 +36,6 @@ def test_each_image_is_that_of_the_native_loader(name, split, form, data, native
         assert difference.quantile(0.99) < 0.1, (number, difference.quantile(0.99))
 
 
-def test_formats_hold_the_same_images(data):
-    def sums(form: str) -> list[tuple[int, float]]:
-        fields = {"eval_images": None, "data_format": form}
-        shown = images_of(open_loader("native", data, "eval", **fields)).values()
-        return sorted((label, float(image.sum())) for image, label in shown)
-
-    assert sums("folder") == sums("tfrecord")
-
-
 @pytest.mark.parametrize(
     ("form", "world_size"),
     [("folder", 2), *(pytest.param(*one, marks=pytest.mark.extended) for one in OTHER_SHARES)],

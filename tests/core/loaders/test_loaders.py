@@ -58,7 +58,6 @@ def test_an_unreadable_image_is_named_once(own_pictures, caplog):
     [
         ({"classes": 2}, "has 4 class folders"),
         ({"train_images": 17}, "train_images = 17.*only 16"),
-        ({"local_batch_size": 17}, "global batch of 17"),
     ],
 )
 def test_settings_that_do_not_fit_the_folder_are_named(pictures, fields, words):
