@@ -22,7 +22,7 @@ from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
 from ddl_tools.records.storage import now
 from tests.closeness import assert_far, assert_near, falls
-from tests.core.strategies.horovod_worker import PLANTED
+from tests.core.strategies.faulty_worker import PLANTED
 from tests.launch.running import error_of, free_port, processes_of, two_ranks
 from tests.pictures import write_pictures
 
@@ -213,7 +213,7 @@ def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(plan, tmp_p
         **{"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
         "DDL_TEST_FAULT": "late",
     }
-    command = [sys.executable, "-m", "tests.core.strategies.horovod_worker", str(run)]
+    command = [sys.executable, "-m", "tests.core.strategies.faulty_worker", str(run)]
     ranks_started = [
         subprocess.Popen(command, env={**environment, "RANK": rank, "LOCAL_RANK": rank})
         for rank in ("0", "1")
@@ -266,9 +266,9 @@ def test_compression_changes_the_result_less_than_a_rate_one_percent_higher(pair
 
 
 def failed(run: Path, fault: str, words: str) -> tuple[str, int | None]:
-    """Run with a fault of `horovod_worker`; return the error and the rank that the record has."""
+    """Run with a fault of `faulty_worker`; return the error and the rank that the record has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "WORKER", "tests.core.strategies.horovod_worker")
+        patch.setattr(ranks, "WORKER", "tests.core.strategies.faulty_worker")
         patch.setenv("DDL_TEST_FAULT", fault)
         with pytest.raises(LaunchError, match=words):
             run_ranks(run, stall_timeout=10)

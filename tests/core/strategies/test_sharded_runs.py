@@ -14,6 +14,7 @@ from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.study import plan_run
 from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.run import read_epochs, read_record
+from tests.core.strategies.faulty_worker import PLANTED
 from tests.launch.fixtures import Start
 from tests.launch.running import (
     CALLER,
@@ -87,12 +88,13 @@ def test_a_rank_that_ends_or_hangs_fails_the_run(
 
 
 def test_a_rank_that_raises_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "WORKER", "tests.core.strategies.failing_worker")
-    run_dir = planned(**TWO)
-    with pytest.raises(LaunchError, match="planted"):
+    monkeypatch.setattr(ranks, "WORKER", "tests.core.strategies.faulty_worker")
+    monkeypatch.setenv("DDL_TEST_FAULT", "raise")
+    run_dir = planned(**TWO, train_images=256)  # 16 steps
+    with pytest.raises(LaunchError, match=PLANTED):
         run_ranks(run_dir)
     error = error_of(run_dir)
-    assert (error.kind, error.rank) == ("DataError", 1)
+    assert (error.kind, error.rank) == ("ValueError", 1)
     assert processes_of(run_dir) == []
 
 

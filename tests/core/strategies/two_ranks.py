@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ddl_core.strategies.base import Single
+from ddl_tools.processes import import_path
 from tests.closeness import assert_far, assert_near, falls
 from tests.core.strategies.deepspeed_ranks import (
     BASE_LR,
@@ -21,7 +22,6 @@ from tests.core.strategies.deepspeed_ranks import (
     train,
 )
 
-PROJECT = Path(__file__).resolve().parents[3]
 RANKS = 2
 
 Fields = dict[str, Any]
@@ -31,10 +31,9 @@ def start(module: str, cases: list[Fields], out: Path, **environment: str) -> st
     """Run a module of this folder as two ranks, with warnings as errors; return what it said."""
     launch = [sys.executable, "-W", "error", "-m", "torch.distributed.run", "--standalone"]
     ranks = ["--nproc-per-node", str(RANKS), "-m", f"tests.core.strategies.{module}"]
-    paths = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [*launch, *ranks, json.dumps(cases), str(out)],
-        env={**os.environ, "PYTHONPATH": paths, **environment},
+        env={**os.environ, "PYTHONPATH": import_path(), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

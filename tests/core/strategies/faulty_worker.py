@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,14 +18,12 @@ from ddl_core import registry
 from ddl_tools.rank import worker
 from ddl_tools.records.run import read_record, write_record
 
-FAULT_STEP = 13  # in the second epoch of ten steps
+FAULT_STEP = 13  # with epochs of ten steps in the second
 PLANTED = "planted: this rank gives up"
 
 
-def planted(fault: str) -> None:
-    from ddl_core.strategies.horovod import Horovod
-
-    plain = Horovod.optimizer_step
+def plant(strategy: Any, fault: str) -> None:
+    plain = strategy.optimizer_step
     done = 0
 
     def step(self, scaler) -> None:
@@ -38,7 +37,7 @@ def planted(fault: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         plain(self, scaler)
 
-    Horovod.optimizer_step = step  # type: ignore[method-assign]
+    strategy.optimizer_step = step
 
 
 def check_collectives(directory: Path) -> None:
@@ -84,5 +83,5 @@ if __name__ == "__main__":
         let_rank_1_ask_late()
         check_collectives(Path(sys.argv[1]))
         sys.exit()
-    planted(fault)
+    plant(registry.resolve("strategy", read_record(Path(sys.argv[1])).spec.strategy), fault)
     sys.exit(worker.main(sys.argv[1:]))
