@@ -63,23 +63,6 @@ def test_what_is_equal_on_all_ranks_stays_and_the_rest_is_averaged():
         assert torch.equal(layer.running_var, torch.ones(4))
 
 
-def test_micro_batches_of_one_pass_are_normalised_separately() -> None:
-    """The layer equals one that sees them one after another, with their mean as statistics."""
-    torch.manual_seed(0)
-    parts = [torch.randn(4, 3, 5, 5) + shift for shift in (0.0, 2.0)]
-    alone, together = (nn.Sequential(nn.BatchNorm2d(3)) for _ in range(2))
-    split_statistics(together, 2)
-    shared = VirtualWorkers(alone, 2)
-    want = []
-    for number, part in enumerate(parts):
-        want.append(alone(part))
-        shared.pass_done(number)
-    got = together(torch.stack(parts, dim=1).flatten(0, 1))
-    torch.testing.assert_close(list(got.unflatten(0, (4, 2)).unbind(1)), want)
-    for name in ("running_mean", "running_var"):
-        torch.testing.assert_close(getattr(together[0], name), getattr(alone[0], name))
-
-
 def test_a_normalisation_that_cannot_be_split_is_refused() -> None:
     with pytest.raises(SpecError, match=r"SyncBatchNorm.*micro_batches_per_pass"):
         split_statistics(nn.Sequential(nn.SyncBatchNorm(3)), 2)
