@@ -13,7 +13,7 @@ from PIL import Image
 from ddl_core.data.tfrecord import ENCODED, LABEL, Example, shards_in
 from ddl_core.errors import DataError, SpecError
 from ddl_tools.datasets.records import FILENAME, example, frame, read_records, write_index
-from tests.core.loaders.paths import FORMATS, LOADERS, images_of, open_loader
+from tests.core.loaders.paths import FORMATS, HERE, LOADERS, images_of, open_loader
 
 
 def photo(data: Path, name: str = "cat") -> bytes:
@@ -100,11 +100,9 @@ ALL = {"train_images": None, "local_batch_size": 16}
 @pytest.mark.slow
 def test_unreadable_files_are_replaced_and_counted_by_all_paths(changed, data):
     folder = changed(one_of_each(UNREADABLE, data))
-    for name in LOADERS:
+    for name in HERE:
         for form in FORMATS:
-            loader = open_loader(
-                getattr(name, "values", [name])[0], folder, data_format=form, **ALL
-            )
+            loader = open_loader(name, folder, data_format=form, **ALL)
             shown = images_of(loader)
             assert len(shown) == 64
             assert loader.corrupt_images == len(UNREADABLE), (name, form)
@@ -118,15 +116,14 @@ def test_unusual_files_are_shown_alike_by_all_paths(changed, data):
     folder = changed(one_of_each(UNUSUAL, data))
     for form in FORMATS:
         want = images_of(open_loader("native", folder, data_format=form, **ALL))
-        for name in LOADERS[1:]:
-            path = getattr(name, "values", [name])[0]
-            loader = open_loader(path, folder, data_format=form, **ALL)
+        for name in HERE[1:]:
+            loader = open_loader(name, folder, data_format=form, **ALL)
             got = images_of(loader)
-            assert loader.corrupt_images == 0, (path, form)
-            assert not loader.rescued_images, (path, form)
+            assert loader.corrupt_images == 0, (name, form)
+            assert not loader.rescued_images, (name, form)
             for number, (image, label) in want.items():
                 assert got[number][1] == label
-                assert (got[number][0] - image).abs().mean() < 0.02, (path, form, number)
+                assert (got[number][0] - image).abs().mean() < 0.02, (name, form, number)
 
 
 GONE = {"folder": "train/cat/*", "tfrecord": "tfrecord/train-00001-of-*"}

@@ -17,10 +17,8 @@ STEPS, PASSES, FIELDS = 38, 3, {"min_steps_per_epoch": 30, "eval_every": 0}
 
 @pytest.mark.parametrize(("wanted", "passes"), [(0, 1), (12, 1), (13, 2), (30, 3), (38, 3)])
 def test_an_epoch_has_as_many_passes_as_its_steps_need(wanted, passes):
-    assert (
-        RunSpec(local_batch_size=4, min_steps_per_epoch=wanted, eval_every=0).passes(TRAIN)
-        == passes
-    )
+    run = RunSpec(local_batch_size=4, min_steps_per_epoch=wanted, eval_every=0)
+    assert run.passes(TRAIN) == passes
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -41,10 +41,6 @@ def by_worker(ranks: int) -> list[list[torch.Tensor]]:
     return found
 
 
-def bytes_of_pools(count: int) -> int:
-    return count * POOL * 2 * 3 * 8 * 8 * 4
-
-
 assert_same = partial(torch.testing.assert_close, rtol=0, atol=0)
 
 
@@ -63,7 +59,7 @@ def test_the_images_are_those_of_the_seed():
 @pytest.mark.parametrize("room", [1, 3])
 def test_workers_share_images_where_memory_does_not_hold_those_of_all(monkeypatch, room):
     alone = by_worker(ranks=1)
-    monkeypatch.setattr(synthetic, "MOST_BYTES", bytes_of_pools(room))
+    monkeypatch.setattr(synthetic, "MOST_BYTES", room * POOL * 2 * 3 * 8 * 8 * 4)
     shared = by_worker(ranks=1)
     kept = {images.data_ptr() for worker in shared for images in worker}
     assert len(kept) == room * POOL
