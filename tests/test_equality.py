@@ -24,6 +24,7 @@ from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from tests import planted
 from tests.closeness import assert_far, assert_near, falls
+from tests.launch.running import error_of
 from tests.pictures import write_pictures
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
@@ -334,10 +335,7 @@ def test_an_unfair_run_fails_and_names_the_rule(images, tmp_path, strategy, faul
     directory = planned(tmp_path, images, strategy=name, loader=loader, gpus_per_node=2)
     with pytest.raises(LaunchError, match=f"FairnessError: fairness rule '{rule}"):
         run_ranks(directory)
-    record = read_record(directory)
-    assert record.status == "failed"
-    assert record.error is not None
-    assert record.error.kind == "FairnessError"
+    assert error_of(directory).kind == "FairnessError"
 
 
 # What no single run shows: its rules are kept, and its loss falls.

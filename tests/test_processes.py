@@ -67,7 +67,6 @@ def test_a_command_dies_with_its_parent(start: Start, tmp_path: Path, token: str
         "print(child.pid, flush=True); time.sleep(300)\n"
     )
     parent = start("-c", code, str(tmp_path / "log"), token)
-    assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
     wait_for(lambda: child.name() == "sleep", "the command", seconds=30)
     parent.kill()

@@ -1,9 +1,8 @@
 """The site of `make docs`: whole, found by a search, readable on a phone, without a network."""
 
-import importlib.util
 import re
+import runpy
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,19 +21,11 @@ pytestmark = [
 ]
 
 
-def load_build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_build", PROJECT / "docs" / "build.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first page of a site with one executed notebook. Sphinx fails on a broken link."""
-    return load_build().build(tmp_path_factory.mktemp("site"), [SHOWN])
+    build = runpy.run_path(str(PROJECT / "docs" / "build.py"))["build"]
+    return build(tmp_path_factory.mktemp("site"), [SHOWN])
 
 
 @pytest.fixture(params=[(390, 844), (1400, 1000)], ids=["phone", "desktop"])

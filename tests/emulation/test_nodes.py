@@ -20,10 +20,17 @@ from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.study import plan_run
 from ddl_tools.processes import import_path
 from ddl_tools.records.paths import results
-from ddl_tools.records.run import Emulation, RunRecord, read_epochs, read_record
+from ddl_tools.records.run import Emulation, RunRecord, read_epochs
 from tests.fields import EMULATED
 from tests.launch.fixtures import Start
-from tests.launch.running import CALLER, is_training, processes_of, rank_process, wait_for
+from tests.launch.running import (
+    CALLER,
+    error_of,
+    is_training,
+    processes_of,
+    rank_process,
+    wait_for,
+)
 
 LINK_MBIT = 25
 STEP_MS = 300
@@ -66,9 +73,7 @@ def finished(**fields: Any) -> tuple[RunRecord, Emulation]:
     except NotInstalledError as error:
         pytest.skip(str(error))
     record = run_ranks(planned(**fields))
-    facts = record.emulation
-    assert facts is not None
-    return record, facts
+    return record, record.emulation
 
 
 def printed(code: str, *arguments: int) -> Any:
@@ -166,12 +171,9 @@ def test_real_frameworks_send_real_bytes_between_nodes(fields: dict[str, Any]) -
     wire_s = theory * 8 / LINK_MBIT / 1e6
     alone = record.spec.strategy == "deepspeed"  # after backward
     for row in read_epochs(results().study("emulation") / record.run_id):
-        step_s = row.step_s_median
-        if row.cold:
-            continue
-        assert step_s is not None
-        assert step_s > STEP_MS / 1e3 + wire_s * (0.95 if alone else 0.05)
-        assert step_s < STEP_MS / 1e3 + wire_s + 0.5
+        if not row.cold:
+            exposed_s = row.step_s_median - STEP_MS / 1e3
+            assert wire_s * (0.95 if alone else 0.05) < exposed_s < wire_s + 0.5
     # Gradients differ between ranks, so the mean over both shows in the weights, to the last bit.
     assert record.weights_sha256 == _weights_of_the_mean(record)
 
@@ -230,10 +232,8 @@ def test_a_killed_rank_ends_the_run_and_leaves_nothing(start: Start) -> None:
     assert len(_networks() - before) == 3  # two nodes and their switch
     rank_process(run_dir, 1).kill()
     _, errors = caller.communicate(timeout=60)
-    record = read_record(run_dir)
-    assert record.status == "failed", errors
-    assert record.error is not None
-    assert (record.error.kind, record.error.rank) == ("Killed", 1)
+    error = error_of(run_dir)
+    assert (error.kind, error.rank) == ("Killed", 1), errors
     assert processes_of(run_dir) == []
     assert _networks() <= before
 

@@ -128,7 +128,6 @@ def test_facts_are_of_warm_epochs_over_all_ranks(files: EmulationFiles) -> None:
     note(files, 1, cpu_s=0.8, factors=[1.1, 1.0, 1.0, 1.0], late_s=[0.0] * 4)
     note(files, 1, epoch=2, sent_bytes=4 * BYTES + 8000, late_s=[0.1, 0, 0, 0])
     found = validity.read(files, spec(nodes=2))
-    assert found is not None
     assert (found.steps, found.link_mbit_least, found.link_mbit_most) == (8, 99, 101)
     assert found.own_cpu_share == pytest.approx((0.4 + 0.4 + 0.8 + 0.4) / 8 / 2)
     assert found.other_cpu_share == pytest.approx((2.8 - 2.0) / 8 / 2)

@@ -11,9 +11,9 @@ from ddl_tools.launch import ranks
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.study import plan_run
 from ddl_tools.records.paths import RunFiles, results
-from ddl_tools.records.run import EpochRecord, Failure, RunRecord, read_epochs, read_record
+from ddl_tools.records.run import EpochRecord, Failure, RunRecord, read_epochs
 from tests.frameworks.equality import interpreter
-from tests.launch.running import TINY, processes_of
+from tests.launch.running import TINY, error_of, processes_of
 from tests.pictures import CLASSES, write_pictures
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.extended]
@@ -119,6 +119,4 @@ def failed(
         with pytest.raises(LaunchError):
             run_ranks(run_dir, stall_timeout=stall_timeout)
     assert processes_of(run_dir) == []
-    error = read_record(run_dir).error
-    assert error is not None
-    return error
+    return error_of(run_dir)

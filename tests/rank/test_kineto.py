@@ -226,7 +226,6 @@ def test_a_gpus_row_holds_overlap_and_kernels():
         )
     )
     assert first.overlapped == pytest.approx(0.25)
-    assert first.kernels is not None
     assert list(first.kernels.values()) == [0.5, 0.1, 0.1, 0.2, 0.1]
     assert second.overlapped == 0
     for one in (first, second):

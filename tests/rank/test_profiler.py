@@ -63,7 +63,6 @@ class Done:
 
     def spent(self, name: str) -> float:
         """Return the share of the watched epoch that its marks say was spent so, no profiler."""
-        assert self.epoch.spent is not None
         return getattr(self.epoch.spent, f"{name}_s") / self.epoch.wall_s
 
     def of_epoch(self, seconds: float) -> float:
