@@ -173,9 +173,7 @@ def _a_test_leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def results_root(
-    _a_test_leaves_nothing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def results_root(_a_test_leaves_nothing, tmp_path, monkeypatch) -> Path:
     """Give every test a results folder of its own; no test writes to the real one."""
     root = tmp_path / "results"
     monkeypatch.setenv("DDL_RESULTS", str(root))

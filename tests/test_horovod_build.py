@@ -144,9 +144,7 @@ def read_settings(checkout: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_the_default_build_is_the_same_beside_a_toolkit_and_a_gpu(
-    checkout: Path, gpu: dict[str, Any]
-) -> None:
+def test_the_default_build_is_the_same_beside_a_toolkit_and_a_gpu(checkout, gpu) -> None:
     """Else Horovod takes CUDA as soon as it finds nvcc, and ends where the rest is missing."""
     del gpu["HOROVOD_GPU_OPERATIONS"]
     home = gpu.pop("CUDA_HOME")
@@ -197,9 +195,7 @@ def test_nvidias_wheels_are_a_toolkit(checkout: Path, gpu: dict[str, Any]) -> No
     assert settings["LIBRARY_PATH"].split(":")[0] == str(joined / "lib64")
 
 
-def test_another_toolkit_nccl_or_torch_is_another_build(
-    checkout: Path, gpu: dict[str, Any]
-) -> None:
+def test_another_toolkit_nccl_or_torch_is_another_build(checkout, gpu) -> None:
     assert call(checkout, "make", "horovod", **gpu).returncode == 0
     changes = (
         {"CUDA_HOME": str(toolkit(checkout, "13.1"))},

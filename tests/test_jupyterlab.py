@@ -164,9 +164,7 @@ def assert_shows_something(picture: bytes, most_blank: float) -> None:
 
 
 @pytest.mark.timeout(START_S + RUN_S + 120)
-def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(
-    lab: Lab, browser: Any, tmp_path: Path
-) -> None:
+def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(lab, browser, tmp_path) -> None:
     notebook = "notebooks/02_study.ipynb"
     show(browser, lab, notebook)
     wait_for(lambda: "A study: which runs" in page_text(browser), "the notebook", START_S)

@@ -124,9 +124,7 @@ def test_horovod_is_built_for_the_library_alone(checkout: Path, library: str) ->
     assert make(checkout, library).stdout.startswith("make: Nothing to be done")
 
 
-def test_without_horovod_the_environment_is_there_and_the_next_call_tries_again(
-    checkout: Path,
-) -> None:
+def test_without_horovod_the_environment_is_there_and_the_next_call_tries_again(checkout) -> None:
     done = make(checkout, "tensorflow", STUB_FAILS="1")
     assert done.returncode == 0, done.stderr
     assert "the compilation failed" in done.stdout

@@ -14,7 +14,7 @@ from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
 from ddl_tools.launch.report import SHOWING
-from ddl_tools.records.paths import NOTEBOOKS, Tree
+from ddl_tools.records.paths import NOTEBOOKS
 from tests.analysis.conftest import MakeRun, laptop, make_run, tree  # noqa: F401
 from tests.analysis.figures.test_libraries import every_configuration  # noqa: F401
 from tests.analysis.figures.test_memory_per_rank import made
@@ -137,14 +137,7 @@ def test_the_published_records_give_an_answer_in_numbers(path: Path, show: Show)
     ],
     ids=lambda one: one.stem if isinstance(one, Path) else "",
 )
-def test_shows_the_runs_of_a_folder(
-    path: Path,
-    figures: int,
-    words: list[str],
-    tree: Tree,  # noqa: F811
-    laptop: MakeRun,  # noqa: F811
-    show: Show,
-) -> None:
+def test_shows_the_runs_of_a_folder(path, figures, words, tree, laptop, show) -> None:  # noqa: F811
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
     notebook = show(path, results=str(tree.root))
     assert pictures(notebook) == figures
@@ -154,11 +147,7 @@ def test_shows_the_runs_of_a_folder(
 
 
 @pytest.mark.notebook
-def test_shows_the_memory_of_a_folder(
-    tree: Tree,  # noqa: F811
-    make_run: MakeRun,  # noqa: F811
-    show: Show,
-) -> None:
+def test_shows_the_memory_of_a_folder(tree, make_run, show) -> None:  # noqa: F811
     made(make_run, "ddp", 9.0, 1.5)
     made(make_run, "fsdp", 9.0, 0.25)
     notebook = show(MEMORY, results=str(tree.root))
@@ -168,11 +157,7 @@ def test_shows_the_memory_of_a_folder(
 
 
 @pytest.mark.notebook
-def test_shows_the_accuracies_of_a_folder(
-    tree: Tree,  # noqa: F811
-    make_run: MakeRun,  # noqa: F811
-    show: Show,
-) -> None:
+def test_shows_the_accuracies_of_a_folder(tree, make_run, show) -> None:  # noqa: F811
     for repeat, schedule in itertools.product((0, 1), ("step", "exponential")):
         fields = {"study": "tiny", "schedule": schedule, "repeat": repeat}
         make_run(**fields)
@@ -184,11 +169,7 @@ def test_shows_the_accuracies_of_a_folder(
 
 
 @pytest.mark.notebook
-def test_judges_the_libraries_of_a_folder(
-    tree: Tree,  # noqa: F811
-    every_configuration: None,  # noqa: F811
-    show: Show,
-) -> None:
+def test_judges_the_libraries_of_a_folder(tree, every_configuration, show) -> None:  # noqa: F811
     studies = {"malik2018": ["libraries"], "mahon2020": ["libraries"]}
     notebook = show(RELATED, results=str(tree.root), studies=studies)
     assert pictures(notebook) == 2

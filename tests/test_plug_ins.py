@@ -34,9 +34,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.notebook
-def test_the_pages_study_runs_to_a_figure_outside_the_project(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_the_pages_study_runs_to_a_figure_outside_the_project(installed, tmp_path) -> None:
     write_pictures(tmp_path / "images", 64, 16)
     pages.write(["ours.yaml"], PAGE, tmp_path)
     assert f"classes: {CLASSES}\n" in pages.files(PAGE)["ours.yaml"]
@@ -93,9 +91,7 @@ def test_a_name_replaces_none_and_stands_for_one_thing(path: Path) -> None:
     assert registry.plug_ins("model", registry.MODELS) == ({}, [])
 
 
-def test_what_is_left_out_is_told_by_doctor_and_to_who_asks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_left_out_is_told_by_doctor_and_to_who_asks(monkeypatch) -> None:
     why = "loader 'fast' of package one and two: one name stands for one thing; uninstall one"
     monkeypatch.setattr(registry, "LEFT_OUT", [why])
     monkeypatch.setattr(machine, "PROBES", {})
@@ -107,9 +103,7 @@ def test_what_is_left_out_is_told_by_doctor_and_to_who_asks(
         registry.check_name("loader", "faster")
 
 
-def test_a_package_without_what_it_announces_is_named(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_without_what_it_announces_is_named(path, monkeypatch) -> None:
     (path / "one").mkdir()
     (path / "one" / "__init__.py").write_text("")
     for attribute in ("one:Absent", "one:"):

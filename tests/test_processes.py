@@ -47,9 +47,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         child.wait()
 
 
-def test_everything_that_a_command_started_is_ended_and_nothing_else(
-    begin: Begin, token: str
-) -> None:
+def test_everything_that_a_command_started_is_ended_and_nothing_else(begin, token) -> None:
     other = begin(["/bin/sleep", "300"], f"{token}-other")
     begin(FAMILY, token)
     wait_for(lambda: len(processes.carrying(token)) == 4, "the family", seconds=30)
@@ -104,9 +102,7 @@ def test_what_must_not_be_cut_is_interrupted_at_its_end() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_what_starts_ranks_is_none_whatever_the_shell_has(
-    token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_starts_ranks_is_none_whatever_the_shell_has(token, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("RANK", "0")
     log, own = tmp_path / "log", environment(RunSpec())
     with processes.start(["/bin/sleep", "60"], token=token, log=log, environment=own):

@@ -186,9 +186,7 @@ CPU = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 @pytest.mark.parametrize(
     ("file", "gpu", "said"), [(CUDA, False, True), (CUDA, True, False), (CPU, False, False)]
 )
-def test_the_cost_of_cuda_is_said_where_nothing_uses_it(
-    cost, file: str, gpu: bool, said: bool, monkeypatch, capsys
-) -> None:
+def test_the_cost_of_cuda_is_said_where_nothing_uses_it(cost, file, gpu, said, monkeypatch, capsys):
     monkeypatch.setattr(cost, "has_gpu", lambda: gpu)
     monkeypatch.setattr(cost, "chosen_file", lambda pin: file)
     cost.main()

@@ -49,9 +49,7 @@ def test_every_file_that_a_page_names_is_there(site: Path) -> None:
 @pytest.mark.parametrize(
     "page", ["index.html", "notebooks/15_schedules.html", "figures/laptop/README.html"]
 )
-def test_a_page_fits_the_screen_and_loads_nothing_from_elsewhere(
-    site: Path, screen: Any, page: str
-) -> None:
+def test_a_page_fits_the_screen_and_loads_nothing_from_elsewhere(site, screen, page) -> None:
     screen.get((site.parent / page).as_uri())
     loaded = screen.execute_script(
         "return performance.getEntriesByType('resource').map(one => one.name)"

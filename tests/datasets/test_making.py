@@ -97,9 +97,7 @@ def test_files_of_the_user_are_not_touched(maker: Maker, tmp_path: Path) -> None
     assert [*tmp_path.iterdir()] == [thesis]
 
 
-def test_a_full_disk_is_found_before_anything_is_written(
-    maker: Maker, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_full_disk_is_found_before_anything_is_written(maker, tmp_path, monkeypatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(DataError, match=r"set: not enough free space; the set needs \d MB: free"):

@@ -106,9 +106,7 @@ def test_several_nodes_are_refused_on_one_machine(doctor, alone: StandIns, image
     assert "nodes = 2: this is one machine" in result.output
 
 
-def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(
-    doctor, login_node: StandIns, images
-) -> None:
+def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(doctor, login_node, images) -> None:
     result = doctor("--site", "localtest", "--ranks", 2, "--dry-run", "--data", images)
     assert result.exit_code == 0, result.output
     for words in ("--nodes=2", "--ntasks-per-node=2", "-m ddl_tools.launch.slurm.job"):
@@ -182,9 +180,7 @@ def when_submitted(login_node: StandIns, line: str) -> None:
     login_node.script("sbatch", f'{first}\ncase "$1" in --parsable) {line};; esac\n{rest}')
 
 
-def test_a_job_that_leaves_no_result_is_bad_with_its_last_lines(
-    doctor, login_node: StandIns, monkeypatch
-) -> None:
+def test_a_job_that_leaves_no_result_is_bad_with_its_last_lines(doctor, login_node, monkeypatch):
     monkeypatch.setattr(probes, "GRACE_S", 0.1)
     monkeypatch.setattr(probes, "QUEUE_POLL_S", 0.1)
     login_node.add("squeue", "")

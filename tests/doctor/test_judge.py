@@ -115,9 +115,7 @@ def test_a_healthy_probe_has_no_fault() -> None:
         ),
     ],
 )
-def test_what_is_found(
-    subject: str, probe: ProbeRecord, state: str, detail: str, remedy: str
-) -> None:
+def test_what_is_found(subject, probe, state, detail, remedy) -> None:
     found = judged(probe)[subject]
     assert found.state == state
     assert detail in found.detail

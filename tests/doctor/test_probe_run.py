@@ -133,9 +133,7 @@ def test_a_shared_core_a_blocked_cache_and_missing_data_are_found_together(
     assert probe.answers[0].all_reduce
 
 
-def test_a_wrong_interface_is_named_and_ends_the_probe(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_interface_is_named_and_ends_the_probe(images, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib9")
     probe, found = probed(tmp_path, images)
     assert probe.status == "failed"
@@ -147,9 +145,7 @@ def test_a_wrong_interface_is_named_and_ends_the_probe(
 
 
 @pytest.mark.extended
-def test_a_rank_that_does_not_answer_is_named(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_does_not_answer_is_named(images, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(ranks, "PROBE_WORKER", "tests.doctor.silent_probe")
     monkeypatch.setenv("DDL_SETUP_TIMEOUT", "40")  # rank 0 waits, until the other can be heard
     probe, found = probed(tmp_path, images)

@@ -105,9 +105,7 @@ def processes_at(folder: Path) -> list[psutil.Process]:
 @on_slurm
 @pytest.mark.timeout(900)
 @pytest.mark.extended
-def test_a_stopped_demo_goes_on(
-    cluster: EmulatedSlurm, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_demo_goes_on(cluster, start, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     path = study_file(tmp_path, model="resnet18", train_images=160, epochs=4, checkpoint_every=1)
     (item,) = ledger(Study.load(path), results())

@@ -57,9 +57,7 @@ def test_each_gradient_comes_after_its_layer_s_time_the_first_layer_s_last() -> 
     assert times[0] == pytest.approx(0.1 + 0.2 * 2.048 / 4089, rel=1e-3)
 
 
-def test_gradients_tell_the_rank_and_may_be_changed_in_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gradients_tell_the_rank_and_may_be_changed_in_place(monkeypatch) -> None:
     monkeypatch.setenv("RANK", "2")
     model, _ = network(nodes=3)
     found: list[bool] = []

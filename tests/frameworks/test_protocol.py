@@ -19,9 +19,7 @@ def test_a_rank_takes_its_own_of_the_gpus_that_it_is_shown(found, own) -> None:
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_a_framework_that_cannot_use_the_drivers_gpu_does_not_train_on_the_cpu(
-    listed, device
-) -> None:
+def test_a_framework_that_cannot_use_the_drivers_gpu_does_not_train_on_the_cpu(listed, device):
     with pytest.raises(LaunchError, match=r"MXNet sees no .*device 'cpu'"):
         own_gpu(device, "MXNet", 0, 0)
 

@@ -25,9 +25,7 @@ def _installed(framework: str, strategy: str) -> None:
         ("tensorflow", "multiworker", "terminated 1", r"-15\b"),
     ],
 )
-def test_a_rank_that_ends_waits_for_no_other(
-    trained, tmp_path, framework, strategy, fault, said
-) -> None:
+def test_a_rank_that_ends_waits_for_no_other(trained, tmp_path, framework, strategy, fault, said):
     with pytest.raises(AssertionError, match=rf"ranks ended with .*(.|\n)*{said}"):
         trained(steps=2, epochs=1).run(tmp_path, framework, strategy, fault=fault)
 
@@ -45,9 +43,7 @@ def test_ranks_wait_for_one_that_is_late(trained, tmp_path, framework, strategy,
 
 
 @pytest.mark.parametrize(("framework", "strategy"), [("mxnet", "kvstore")])
-def test_servers_end_with_a_killed_rank(
-    trained, tmp_path, monkeypatch, framework, strategy
-) -> None:
+def test_servers_end_with_a_killed_rank(trained, tmp_path, monkeypatch, framework, strategy):
     left: list[psutil.Process] = []
 
     def end_all(token: str) -> list[int]:

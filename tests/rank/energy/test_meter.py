@@ -48,9 +48,7 @@ def test_machines_are_added_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert ThreadGroup(2).run(lambda group: window(group, root)) == [90.0] * 2
 
 
-def test_what_one_rank_cannot_read_counts_for_none(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_rank_cannot_read_counts_for_none(root, monkeypatch) -> None:
     readable = iter([root, root / "nowhere"])
     monkeypatch.setattr("ddl_tools.rank.energy.Rapl", lambda: Rapl(next(readable)))
 
@@ -74,9 +72,7 @@ def test_a_gpu_that_cannot_be_read_leaves_no_number_of_the_processors_alone() ->
     assert told.stop() is None
 
 
-def test_a_counter_lost_in_a_window_loses_that_window_only(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_counter_lost_in_a_window_loses_that_window_only(root, caplog) -> None:
     def measure(group: ThreadRank) -> list[float | None]:
         meter, joules = Meter(group, None), []
         for lost in (False, True, False):

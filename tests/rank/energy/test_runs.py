@@ -47,9 +47,7 @@ LOADING = {"work": "load", "loader": "native", "train_images": None, "eval_image
     ],
     ids=["two ranks", "loading"],
 )
-def test_a_run_records_what_its_machine_used_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Path, fields: dict, steps: list
-) -> None:
+def test_a_run_records_what_its_machine_used_once(tmp_path, monkeypatch, images, fields, steps):
     monkeypatch.setenv("DDL_POWERCAP", str(powercap.make(tmp_path / "powercap")))
     monkeypatch.setattr("ddl_tools.launch.ranks.WORKER", "tests.rank.energy.metered_worker")
     directory = planned(tmp_path / "run", images, **FEW | fields)
