@@ -21,20 +21,20 @@ from ddl_tools.records.paths import PROJECT, Tree
 SCOPES = (ast.FunctionDef, ast.ClassDef)
 
 
-@pytest.mark.numeric
+TRAININGS = (checks.same_as_the_cpu, checks.resumed_as_undisturbed, checks.overflow_is_skipped)
+RANKS = (pytest.mark.slow, pytest.mark.multiprocess)
+
+
 @pytest.mark.parametrize(
-    "check", [checks.same_as_the_cpu, checks.resumed_as_undisturbed, checks.overflow_is_skipped]
+    "check",
+    [
+        *(pytest.param(one, marks=pytest.mark.numeric) for one in TRAININGS),
+        pytest.param(checks.stopped_run_goes_on, marks=RANKS),
+        pytest.param(checks.strategies_train_as_one_process, marks=RANKS),
+        pytest.param(checks.clock_finds_planted_time, marks=pytest.mark.alone),
+    ],
 )
 def test_checks_pass_on_the_cpu(check) -> None:
-    assert checks.outcome_of(check, "cpu")[0] == "ok"
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    "check", [checks.stopped_run_goes_on, checks.strategies_train_as_one_process]
-)
-def test_checks_with_rank_processes_pass_on_the_cpu(check) -> None:
     assert checks.outcome_of(check, "cpu")[0] == "ok"
 
 
@@ -53,22 +53,16 @@ def test_a_rank_that_computes_something_else_is_found(monkeypatch: pytest.Monkey
     assert state == "WRONG", text
 
 
-@pytest.mark.alone
-def test_the_clock_finds_planted_time() -> None:
-    assert checks.outcome_of(checks.clock_finds_planted_time, "cpu")[0] == "ok"
-
-
 def test_what_a_cpu_cannot_show_is_skipped_and_says_why() -> None:
     state, text = checks.outcome_of(checks.nothing_waits_for_the_device, "cpu")
     assert (state, text) == ("skipped", "torch can tell on a GPU only")
 
 
 def test_another_update_on_the_device_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = checks.Training.__init__
-    number = iter(range(3))
+    made, number = checks.Training.__init__, iter(range(3))
 
-    def disturbed(training: checks.Training, *arguments: object) -> None:
-        made(training, *arguments)  # type: ignore[arg-type]
+    def disturbed(training: checks.Training, *arguments: Any) -> None:
+        made(training, *arguments)
         if next(number) == 0:
             with torch.no_grad():
                 next(training.trainee.network.parameters()).mul_(1.1)

@@ -76,6 +76,13 @@ def pictures(notebook: nbformat.NotebookNode) -> int:
     return sum("image/png" in output.get("data", {}) for output in outputs)
 
 
+def assert_shows(notebook: nbformat.NotebookNode, figures: int, *words: str) -> None:
+    assert pictures(notebook) == figures
+    text = text_of(notebook)
+    for word in words:
+        assert word in text
+
+
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)
 def test_form(path: Path) -> None:
     notebook = read(path)
@@ -139,11 +146,7 @@ def test_the_published_records_give_an_answer_in_numbers(path: Path, show: Show)
 )
 def test_shows_the_runs_of_a_folder(path, figures, words, tree, laptop, show) -> None:  # noqa: F811
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
-    notebook = show(path, results=str(tree.root))
-    assert pictures(notebook) == figures
-    text = text_of(notebook)
-    for word in words:
-        assert word in text
+    assert_shows(show(path, results=str(tree.root)), figures, *words)
 
 
 @pytest.mark.notebook
@@ -151,9 +154,7 @@ def test_shows_the_memory_of_a_folder(tree, make_run, show) -> None:  # noqa: F8
     made(make_run, "ddp", 9.0, 1.5)
     made(make_run, "fsdp", 9.0, 0.25)
     notebook = show(MEMORY, results=str(tree.root))
-    assert pictures(notebook) == 1
-    for word in ("2 runs: 2 completed", "PyTorch-FSDP, 0.25 GiB at ", "more"):
-        assert word in text_of(notebook)
+    assert_shows(notebook, 1, "2 runs: 2 completed", "PyTorch-FSDP, 0.25 GiB at ", "more")
 
 
 @pytest.mark.notebook
@@ -163,21 +164,16 @@ def test_shows_the_accuracies_of_a_folder(tree, make_run, show) -> None:  # noqa
         make_run(**fields)
         make_run(accumulation=20, **fields)
     notebook = show(ACCURACY, results=str(tree.root))
-    assert pictures(notebook) == 2
-    for word in ("8 runs: 8 completed", "12.5", "O2", "SGD, exponential"):
-        assert word in text_of(notebook)
+    assert_shows(notebook, 2, "8 runs: 8 completed", "12.5", "O2", "SGD, exponential")
 
 
 @pytest.mark.notebook
 def test_judges_the_libraries_of_a_folder(tree, every_configuration, show) -> None:  # noqa: F811
     studies = {"malik2018": ["libraries"], "mahon2020": ["libraries"]}
     notebook = show(RELATED, results=str(tree.root), studies=studies)
-    assert pictures(notebook) == 2
-    for word in (
-        *("84 runs: 84 completed", "H01", "Horovod (native, folders) 1.80 [", "not testable here"),
-        *("O01", "E of PyTorch-DDP / MXNet, KVStore 1.00 [", "cannot say"),
-    ):
-        assert word in text_of(notebook)
+    words = ("84 runs: 84 completed", "H01", "Horovod (native, folders) 1.80 [")
+    more = ("not testable here", "O01", "E of PyTorch-DDP / MXNet, KVStore 1.00 [", "cannot say")
+    assert_shows(notebook, 2, *words, *more)
 
 
 @pytest.mark.notebook
