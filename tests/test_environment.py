@@ -10,8 +10,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from ddl_tools.emulation import local_slurm
+from ddl_tools.records.paths import PROJECT
 
-PROJECT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = PROJECT / "requirements"
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 CONDA = yaml.safe_load((PROJECT / "environment.yml").read_text())

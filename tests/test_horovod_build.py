@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parent.parent
+from ddl_tools.records.paths import PROJECT
+from tests.checkouts import copy_checkout, stub
+
 RECIPE = PROJECT / "requirements" / "horovod"
 
 # Stands in for Python: notes what pip is asked for; `pip wheel` makes an empty wheel, or fails.
@@ -36,13 +38,8 @@ esac
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with Makefile, recipe and an environment whose Python is a stub."""
-    root = tmp_path / "checkout"
-    shutil.copytree(PROJECT / "requirements", root / "requirements")
-    shutil.copy(PROJECT / "Makefile", root)
-    python = root / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(STUB)
-    python.chmod(0o755)
+    root = copy_checkout(tmp_path / "checkout")
+    stub(root / ".venv" / "bin" / "python", STUB)
     (root / ".venv" / ".packages").write_text(f"{root}\n")
     return root
 
@@ -50,14 +47,19 @@ def checkout(tmp_path: Path) -> Path:
 def call(checkout: Path, *command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     ours = re.compile("HOROVOD|^CUDA")
     settings = {name: value for name, value in os.environ.items() if not ours.search(name)}
-    stub = {
+    settings |= {
         "STUB_LOG": str(checkout / "log"),
         "REAL_PYTHON": sys.executable,
         "XDG_CACHE_HOME": str(checkout / "cache"),
     }
     return subprocess.run(
-        command, cwd=checkout, env={**settings, **stub, **variables}, capture_output=True, text=True
+        command, cwd=checkout, env={**settings, **variables}, capture_output=True, text=True
     )
+
+
+def build(checkout: Path, **variables: str) -> None:
+    done = call(checkout, "make", "horovod", **variables)
+    assert done.returncode == 0, done.stdout
 
 
 def builds(checkout: Path) -> int:
@@ -70,11 +72,9 @@ def wheels(checkout: Path) -> list[Path]:
 
 def test_the_same_wheel_is_built_once(checkout: Path) -> None:
     for _ in range(2):
-        done = call(checkout, "make", "horovod")
-        assert done.returncode == 0, done.stdout
+        build(checkout)
     assert (builds(checkout), len(wheels(checkout))) == (1, 1)
-    done = call(checkout, "make", "horovod", STUB_FACTS="2.13.1 none none none none")
-    assert done.returncode == 0
+    build(checkout, STUB_FACTS="2.13.1 none none none none")
     assert (builds(checkout), len(wheels(checkout))) == (2, 2)
 
 
@@ -91,7 +91,7 @@ def test_a_compilation_that_fails_leaves_no_wheel_and_is_tried_again(checkout: P
     assert "Horovod was not built: the compilation failed" in done.stdout
     assert ".venv/horovod.log" in done.stdout
     assert list((checkout / "cache" / "ddl" / "horovod").iterdir()) == []
-    assert call(checkout, "make", "horovod").returncode == 0
+    build(checkout)
     assert builds(checkout) == 2
 
 
@@ -107,30 +107,23 @@ def test_without_a_compiler_the_environment_is_complete_but_for_horovod(checkout
 def toolkit(checkout: Path, release: str) -> Path:
     """Make a CUDA toolkit that has nothing but a version."""
     home = checkout / f"cuda-{release}"
-    nvcc = home / "bin" / "nvcc"
-    nvcc.parent.mkdir(parents=True)
-    nvcc.write_text(
+    stub(
+        home / "bin" / "nvcc",
         "#!/bin/sh\n"
         f'case $1 in --dryrun) echo "#\\$ TOP={home}/bin/.." >&2 ;; *) '
-        f"echo 'Cuda compilation tools, release {release}, V{release}.9' ;; esac\n"
+        f"echo 'Cuda compilation tools, release {release}, V{release}.9' ;; esac\n",
     )
-    nvcc.chmod(0o755)
     return home
-
-
-def nccl(checkout: Path) -> tuple[Path, Path]:
-    """Make what torch's wheel of NCCL has: a header, and a library without a plain name."""
-    header, library = checkout / "wheel/include/nccl.h", checkout / "wheel/lib/libnccl.so.2"
-    for path in (header, library):
-        path.parent.mkdir(parents=True)
-        path.write_text(path.name)
-    return header, library
 
 
 @pytest.fixture
 def gpu(checkout: Path) -> dict[str, Any]:
     """What to call `make` with: NCCL asked for, a torch for CUDA 13.0 and such a toolkit."""
-    header, library = nccl(checkout)
+    # What torch's wheel of NCCL has: a header, and a library without a plain name.
+    header, library = checkout / "wheel/include/nccl.h", checkout / "wheel/lib/libnccl.so.2"
+    for path in (header, library):
+        path.parent.mkdir(parents=True)
+        path.write_text(path.name)
     return {
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "STUB_FACTS": f"2.13.0 13.0 2.29.7 {header} {library}",
@@ -150,8 +143,7 @@ def test_the_default_build_is_the_same_beside_a_toolkit_and_a_gpu(checkout, gpu)
     home = gpu.pop("CUDA_HOME")
     found = {"PATH": f"{home}/bin:{os.environ['PATH']}", "CUDACXX": f"{home}/bin/nvcc"}
     for more in ({}, found, {"CUDA_HOME": home, "HOROVOD_CUDA_HOME": home}):
-        done = call(checkout, "make", "horovod", **gpu, **more)
-        assert done.returncode == 0, done.stdout
+        build(checkout, **gpu, **more)
     assert "wheel no-cuda\n" in (checkout / "log").read_text()
     assert read_settings(checkout) == {}
     assert (builds(checkout), len(wheels(checkout))) == (1, 1)
@@ -161,8 +153,7 @@ def test_the_default_build_is_the_same_beside_a_toolkit_and_a_gpu(checkout, gpu)
 def test_nccl_is_torchs_own(checkout: Path, gpu: dict[str, Any], named: str) -> None:
     home = gpu.pop("CUDA_HOME")
     gpu[named] = f"{home}/bin:{os.environ['PATH']}" if named == "PATH" else home
-    done = call(checkout, "make", "horovod", **gpu)
-    assert done.returncode == 0, done.stdout
+    build(checkout, **gpu)
     assert "wheel no-cuda" not in (checkout / "log").read_text()
     settings = read_settings(checkout)
     links = Path(settings.pop("HOROVOD_NCCL_HOME"))
@@ -182,8 +173,7 @@ def test_nvidias_wheels_are_a_toolkit(checkout: Path, gpu: dict[str, Any]) -> No
         (wheels / part).mkdir()
     for name in ("libcudart.so.13", "libcudadevrt.a"):
         (wheels / "lib" / name).write_text(name)
-    done = call(checkout, "make", "horovod", **gpu)
-    assert done.returncode == 0, done.stdout
+    build(checkout, **gpu)
     settings = read_settings(checkout)
     joined = Path(settings["HOROVOD_CUDA_HOME"])
     assert joined != wheels
@@ -196,27 +186,26 @@ def test_nvidias_wheels_are_a_toolkit(checkout: Path, gpu: dict[str, Any]) -> No
 
 
 def test_another_toolkit_nccl_or_torch_is_another_build(checkout, gpu) -> None:
-    assert call(checkout, "make", "horovod", **gpu).returncode == 0
+    build(checkout, **gpu)
     changes = (
         {"CUDA_HOME": str(toolkit(checkout, "13.1"))},
         {"STUB_FACTS": gpu["STUB_FACTS"].replace("2.29.7", "2.30.1")},
         {"STUB_FACTS": gpu["STUB_FACTS"].replace(" 13.0 ", " 13.2 ")},
     )
     for number, change in enumerate(changes):
-        assert call(checkout, "make", "horovod", **{**gpu, **change}).returncode == 0
+        build(checkout, **{**gpu, **change})
         assert builds(checkout) == number + 2
     # In the same place, as where /usr/local/cuda is a link.
     nvcc = Path(gpu["CUDA_HOME"]) / "bin" / "nvcc"
     nvcc.write_text(nvcc.read_text().replace("V13.0.9", "V13.0.10"))
-    assert call(checkout, "make", "horovod", **gpu).returncode == 0
+    build(checkout, **gpu)
     assert builds(checkout) == len(changes) + 2
 
 
 def test_an_nccl_that_is_named_is_taken(checkout: Path, gpu: dict[str, Any]) -> None:
     own = str(checkout / "wheel")
     facts = "2.13.0 13.0 none none none"  # as of a torch that conda has installed
-    done = call(checkout, "make", "horovod", **{**gpu, "STUB_FACTS": facts}, HOROVOD_NCCL_HOME=own)
-    assert done.returncode == 0, done.stdout
+    build(checkout, **{**gpu, "STUB_FACTS": facts}, HOROVOD_NCCL_HOME=own)
     assert read_settings(checkout)["HOROVOD_NCCL_HOME"] == own
 
 

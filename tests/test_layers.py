@@ -2,10 +2,8 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
-
+from ddl_tools.records.paths import PROJECT
 
 # Imports all modules below a package but those of some beginnings, without the packages `absent`.
 # Libraries that are in environments of their own may be absent from this one as well.

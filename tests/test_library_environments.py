@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from packaging.utils import canonicalize_name
 
 from ddl_core.registry import FRAMEWORKS, STRATEGIES
 from ddl_tools.launch.interpreters import COMMON, require
+from tests.checkouts import copy_checkout, stub
 from tests.test_environment import CONSTRAINTS, PROJECT, REQUIREMENTS, read_pins
 
 LOCKS = {path.stem: read_pins(path) for path in (REQUIREMENTS / "libraries").glob("*.txt")}
@@ -63,18 +63,13 @@ def test_in_ci_no_test_of_a_library_is_skipped(library: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    root = tmp_path / "checkout"
-    shutil.copytree(REQUIREMENTS, root / "requirements")
-    shutil.copy(PROJECT / "Makefile", root)
-    python = root / "tools" / "python3.11"
-    python.parent.mkdir()
-    python.write_text(STUB)
-    python.chmod(0o755)
+    root = copy_checkout(tmp_path / "checkout")
+    stub(root / "tools" / "python3.11", STUB)
     (root / "Python.h").touch()
     return root
 
 
-def make(checkout: Path, *targets: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+def make(checkout: Path, target: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Call `make` with Pythons that are stubs, and return how it ended."""
     settings = {
         "STUB_LOG": str(checkout / "log"),
@@ -82,7 +77,7 @@ def make(checkout: Path, *targets: str, **variables: str) -> "subprocess.Complet
         "XDG_CACHE_HOME": str(checkout / "cache"),
     }
     return subprocess.run(
-        ["make", *targets, f"PYTHON={checkout / 'tools' / 'python3.11'}"],
+        ["make", target, f"PYTHON={checkout / 'tools' / 'python3.11'}"],
         cwd=checkout,
         env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"} | settings | variables,
         capture_output=True,
@@ -143,8 +138,7 @@ def test_a_horovod_for_gpus_is_refused_for_a_library_of_the_cpu(checkout: Path) 
 
 @pytest.mark.parametrize("library", ["tensorflow", "mxnet"])
 def test_a_python_without_wheels_of_the_library_is_refused(checkout: Path, library: str) -> None:
-    python = checkout / "tools" / "python3.11"
-    python.write_text(STUB.replace("echo 3.11", "echo 3.12"))
+    stub(checkout / "tools" / "python3.11", STUB.replace("echo 3.11", "echo 3.12"))
     done = make(checkout, library)
     assert done.returncode != 0
     assert f"Python 3.11 is needed for make {library}" in done.stderr

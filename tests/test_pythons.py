@@ -1,6 +1,5 @@
 """Which Python `make env` takes, what it says before a large download, and `make pythons`."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -8,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parent.parent
+from ddl_tools.records.paths import PROJECT
+from tests.checkouts import copy_checkout, stub
+
 TOOLS = "bash cat command dirname env git grep mkdir printf rm sed tail cp chmod"
 
 # Stands in for a Python of the version that its file name or STUB_VERSION says.
@@ -25,11 +26,8 @@ esac
 """
 
 
-def stub(file: Path) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(STUB)
-    file.chmod(0o755)
-    return file
+def python_at(file: Path) -> Path:
+    return stub(file, STUB)
 
 
 @pytest.fixture
@@ -55,46 +53,41 @@ def call(script: str, *arguments: str, cwd: Path = PROJECT, **variables: str):
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_each_supported_python_is_taken(tools: Path, version: str) -> None:
-    python = stub(tools / f"python{version}")
+    python = python_at(tools / f"python{version}")
     done = call("bootstrap.sh", PATH=str(tools))
     assert (done.returncode, done.stdout) == (0, f"{python}\n"), done.stderr
 
 
 def test_the_python_that_most_was_run_on_is_preferred(tools: Path) -> None:
     for version in ("3.14", "3.13", "3.12"):
-        stub(tools / f"python{version}")
+        python_at(tools / f"python{version}")
     assert call("bootstrap.sh", PATH=str(tools)).stdout.endswith("python3.12\n")
 
 
 def test_a_python_that_is_too_old_is_named_with_the_range(tools: Path) -> None:
-    stub(tools / "python3")
+    python_at(tools / "python3")
     done = call("bootstrap.sh", PATH=str(tools), PYTHON="python3", STUB_VERSION="3.10")
     assert done.returncode != 0
     assert "Python 3.11 to 3.14 is needed, and here python3 is Python 3.10.4" in done.stderr
 
 
 def test_dali_for_cuda_11_stops_at_3_12(tools: Path) -> None:
-    stub(tools / "python3.13")
+    python_at(tools / "python3.13")
     done = call("bootstrap.sh", PATH=str(tools), DALI="cuda110", PYTHON="python3.13")
     assert done.returncode != 0
     assert "Python 3.11 to 3.12 is needed for DALI=cuda110" in done.stderr
-    python = stub(tools / "python3.12")
+    python = python_at(tools / "python3.12")
     assert call("bootstrap.sh", PATH=str(tools), DALI="cuda110").stdout == f"{python}\n"
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    root = tmp_path / "checkout"
-    shutil.copytree(PROJECT / "requirements", root / "requirements")
-    shutil.copy(PROJECT / "Makefile", root)
-    return root
+    return copy_checkout(tmp_path / "checkout")
 
 
 def test_an_environment_of_a_later_python_refuses_dali_for_cuda_11(checkout: Path) -> None:
-    python = checkout / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\nexit 1\n")  # to the one question that is asked
-    python.chmod(0o755)
+    # To the one question that is asked.
+    stub(checkout / ".venv" / "bin" / "python", "#!/bin/sh\nexit 1\n")
     (checkout / ".venv" / ".packages").write_text(f"{checkout}\n")
     done = subprocess.run(
         ["make", ".venv/.dali-cuda110", "DALI=cuda110"],
@@ -108,17 +101,17 @@ def test_an_environment_of_a_later_python_refuses_dali_for_cuda_11(checkout: Pat
 
 
 def test_a_machine_with_no_other_python_has_nothing_to_try(checkout: Path, tools: Path) -> None:
-    stub(checkout / ".venv" / "bin" / "python")
-    stub(tools / "python3.12")  # the one of .venv
+    python_at(checkout / ".venv" / "bin" / "python")
+    python_at(tools / "python3.12")  # the one of .venv
     done = call("pythons.sh", "logs", cwd=checkout, PATH=str(tools), STUB_VERSION="3.12")
     assert (done.returncode, done.stderr) == (0, "")
     assert "no other Python" in done.stdout
 
 
 def test_each_other_python_gets_one_line(checkout: Path, tools: Path, tmp_path: Path) -> None:
-    stub(tools / "python3.13")
-    inside = stub(tmp_path / "pyenv" / "versions" / "3.14.1" / "bin" / "python")
-    inside.write_text(STUB.replace("version=", "version=3.14 #"))
+    python_at(tools / "python3.13")
+    inside = tmp_path / "pyenv" / "versions" / "3.14.1" / "bin" / "python"
+    stub(inside, STUB.replace("version=", "version=3.14 #"))
     settings = {"PATH": str(tools), "PYENV_ROOT": str(tmp_path / "pyenv")}
     inside.parent.joinpath("python3.14").symlink_to(inside)
     # The stub of an environment does not know its version; only that of the folder is asked.
@@ -133,7 +126,7 @@ def test_each_other_python_gets_one_line(checkout: Path, tools: Path, tmp_path: 
     ("variable", "what"), [("STUB_RESOLVES", "resolving the pins"), ("STUB_TESTS", "tests")]
 )
 def test_what_failed_is_named(checkout: Path, tools: Path, variable: str, what: str) -> None:
-    stub(tools / "python3.13")
+    python_at(tools / "python3.13")
     done = call("pythons.sh", "logs", cwd=checkout, PATH=str(tools), **{variable: "1"})
     assert done.returncode != 0
     assert f"Python 3.13: {what}" in done.stdout
@@ -169,16 +162,6 @@ def test_without_torch_only_what_needs_it_is_skipped(tmp_path: Path) -> None:
     assert "test_some.py::test_fails" in done.stdout
 
 
-@pytest.fixture
-def cost():
-    spec = importlib.util.spec_from_file_location(
-        "torch_cost", PROJECT / "requirements" / "torch_cost.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 CUDA = "torch-2.13.0-cp313-cp313-manylinux_2_28_x86_64.whl"
 CPU = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
@@ -186,7 +169,10 @@ CPU = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 @pytest.mark.parametrize(
     ("file", "gpu", "said"), [(CUDA, False, True), (CUDA, True, False), (CPU, False, False)]
 )
-def test_the_cost_of_cuda_is_said_where_nothing_uses_it(cost, file, gpu, said, monkeypatch, capsys):
+def test_the_cost_of_cuda_is_said_where_nothing_uses_it(file, gpu, said, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(PROJECT / "requirements")
+    import torch_cost as cost
+
     monkeypatch.setattr(cost, "has_gpu", lambda: gpu)
     monkeypatch.setattr(cost, "chosen_file", lambda pin: file)
     cost.main()
