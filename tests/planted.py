@@ -170,11 +170,11 @@ def names() -> list[tuple[dict[str, registry.Entry], str, str]]:
     return found
 
 
-def teach(patch: Any) -> None:
-    """Let this process, and the ranks it starts, know the additional names."""
-    for table, name, place in names():
+def teach(patch: Any, worker: str = "tests.planted") -> None:
+    """Let this process, and the ranks it starts, know the additional names of a worker."""
+    for table, name, place in import_module(worker).names():
         patch.setitem(table, name, registry.Entry(place))
-    patch.setattr("ddl_tools.launch.ranks.WORKER", "tests.planted")
+    patch.setattr("ddl_tools.launch.ranks.WORKER", worker)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,10 +5,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
-from PIL import Image
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError, SpecError
@@ -20,8 +18,9 @@ from ddl_tools.launch import local_ranks, measuring, ranks
 from ddl_tools.records.ledger import plan_one
 from ddl_tools.records.paths import ProbeFiles, Tree
 from ddl_tools.records.probe import ProbeRecord, read_probe
+from tests.pictures import write_pictures
 
-IMAGES = 6  # of each class and split
+IMAGES = 6  # of each rank and split
 TWO_RANKS = {
     "work": "probe",
     "strategy": "ddp",
@@ -35,16 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make 12 training images in two classes."""
-    folder = tmp_path_factory.mktemp("images")
-    pixels = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for name in ("ant", "bee"):
-            (folder / split / name).mkdir(parents=True)
-            for number in range(IMAGES):
-                noise = pixels.integers(0, 256, (40, 50, 3), np.uint8)
-                Image.fromarray(noise).save(folder / split / name / f"{number}.jpg")
-    return folder
+    return write_pictures(tmp_path_factory.mktemp("images"), 2 * IMAGES, 2 * IMAGES)
 
 
 def probed(
@@ -96,7 +86,7 @@ def test_two_ranks_find_out_everything(images: Path, tmp_path: Path) -> None:
         assert one.sum_is_right is True
         assert one.reading.images == one.reading.decoded == IMAGES
     read = sum(one.reading.bytes for one in probe.answers)
-    assert read == sum(file.stat().st_size for file in (images / "train").rglob("*.jpg"))
+    assert read == sum(file.stat().st_size for file in (images / "train").rglob("*.JPEG"))
     first = probe.answers[0]
     measured = [one.bytes for one in first.all_reduce]
     assert tuple(measured + first.omitted_bytes) == SIZES

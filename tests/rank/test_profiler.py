@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_core.registry import Entry
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.rank.kineto import Event, read_trace, timeline
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.profiling import ProfileRecord, read_profile
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, write_record
-from tests.rank import profiled_worker
+from tests import planted
 from tests.rank.profiled_worker import SLEEP_S, STEPS, WATCHED
 
 pytestmark = [pytest.mark.alone, pytest.mark.multiprocess, pytest.mark.slow]
@@ -84,9 +83,7 @@ class Done:
 def _names() -> Iterator[None]:
     """Let this process and the ranks know the planted causes."""
     with pytest.MonkeyPatch.context() as patch:
-        for table, name, place in profiled_worker.names():
-            patch.setitem(table, name, Entry(place))
-        patch.setattr("ddl_tools.launch.ranks.WORKER", "tests.rank.profiled_worker")
+        planted.teach(patch, "tests.rank.profiled_worker")
         patch.setattr("ddl_tools.launch.preflight.available_cores", lambda: 8)
         yield
 
@@ -177,7 +174,7 @@ def test_the_watched_epoch_counts_for_no_throughput(runs):
         assert [row.cold for row in read_epochs(done.directory)] == [True, True]
 
 
-def planted(done: Done) -> None:
+def assert_slept(done: Done) -> None:
     """Check that the plan was carried out: as many sleeps as watched steps, none too short."""
     slept = done.account("slept")
     assert slept.shape[1] == len(WATCHED)
@@ -186,7 +183,7 @@ def planted(done: Done) -> None:
 
 def test_a_slow_loader_is_waited_for(tmp_path):
     done = run(tmp_path / "run", loader="synthetic_slow", model="tiny")
-    planted(done)
+    assert_slept(done)
     want = done.account("slept").sum() / done.windows[0]
     assert done.share(0, "data") == pytest.approx(want, abs=0.02)
     assert done.spent("data") == pytest.approx(done.of_epoch(done.account("slept").sum()), abs=0.02)
@@ -194,7 +191,7 @@ def test_a_slow_loader_is_waited_for(tmp_path):
 
 def test_a_slow_rank_lets_the_other_wait(tmp_path):
     done = run(tmp_path / "run", strategy="ddp_slow_rank", gpus_per_node=2, model="tiny")
-    planted(done)
+    assert_slept(done)
     exposed = done.account("exposed")
     waited = (exposed - exposed.min(axis=0)).sum(axis=1) / done.windows
     for rank in (0, 1):
@@ -209,7 +206,7 @@ def test_a_slow_rank_lets_the_other_wait(tmp_path):
 
 def test_a_slow_network_shows_as_transfer(tmp_path):
     done = run(tmp_path / "run", strategy="ddp_slow_network", gpus_per_node=2, model="tiny")
-    planted(done)
+    assert_slept(done)
     transfer = done.account("exposed").min(axis=0).sum()
     for rank in (0, 1):
         want = transfer / done.windows[rank]

@@ -1,9 +1,6 @@
 """Whole runs with real processes: their records, and life after SIGKILL."""
 
-import os
-import signal
-import subprocess
-import sys
+import shutil
 import time
 from pathlib import Path
 
@@ -14,7 +11,8 @@ from ddl_core.config import RunSpec
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
-from tests.launch.running import processes_of
+from tests.launch.fixtures import Start
+from tests.launch.running import CALLER, processes_of
 from tests.pictures import write_pictures
 
 pytestmark = [
@@ -55,8 +53,8 @@ def rows(directory: Path, phase: str) -> list[EpochRecord]:
     return [row for row in read_epochs(directory) if row.phase == phase]
 
 
-def losses(directory: Path, phase: str) -> list[float]:
-    return [row.loss for row in rows(directory, phase)]
+def losses(directory: Path) -> list[float]:
+    return [row.loss for row in rows(directory, "train")]
 
 
 def test_a_record_tells_what_was_run(images, tmp_path):
@@ -80,34 +78,21 @@ def test_a_record_tells_what_was_run(images, tmp_path):
     assert [row.samples for row in rows(directory, "eval")] == [11, 11]
 
 
-def kill_everything_when(directory: Path, due) -> None:
+def kill_everything_when(start: Start, directory: Path, due) -> None:
     """Start the run in a process of its own and SIGKILL all of it once `due()` holds."""
-    code = f"from ddl_tools.launch.ranks import run_ranks; run_ranks({str(directory)!r})"
-    root = Path(__file__).parents[2]
-    caller = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)}
-    )
-    try:
-        end = time.monotonic() + 120
-        while not due():
-            assert caller.poll() is None, "the run ended before it could be killed"
-            assert time.monotonic() < end, "the moment to kill the run never came"
-            time.sleep(0.005)
-        for process in processes_of(directory):
-            os.kill(process.pid, signal.SIGKILL)
-    finally:
-        caller.kill()
-        caller.wait()
+    caller = start("-c", CALLER, str(directory))
+    end = time.monotonic() + 120
+    while not due():
+        assert caller.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < end, "the moment to kill the run never came"
+        time.sleep(0.005)
+    for process in processes_of(directory):
+        process.kill()
+    caller.kill()
+    caller.wait()
     psutil.wait_procs(processes_of(directory), timeout=10)
     assert not processes_of(directory)
-
-
-def finished_rows(directory: Path, count: int):
-    return lambda: len(read_epochs(directory)) >= count
-
-
-def saving(directory: Path):
-    return lambda: any(directory.glob(".checkpoint.pt.tmp"))
+    assert read_record(directory).status == "running"  # it had no chance to say more
 
 
 @pytest.mark.parametrize(
@@ -116,24 +101,21 @@ def saving(directory: Path):
     ids=["single", "ddp"],
 )
 @pytest.mark.extended
-def test_a_killed_run_continues_to_the_same_weights(images, tmp_path, fields):
+def test_a_killed_run_continues_to_the_same_weights(images, tmp_path, start, fields):
     undisturbed = planned(tmp_path / "undisturbed", images, **fields)
     want = run_ranks(undisturbed).weights_sha256
     killed = planned(tmp_path / "killed", images, **fields)
-    for due in (saving(killed), finished_rows(killed, 3)):
-        kill_everything_when(killed, due)
-        assert read_record(killed).status == "running"  # it had no chance to say more
+    kill_everything_when(start, killed, lambda: any(killed.glob(".checkpoint.pt.tmp")))
+    kill_everything_when(start, killed, lambda: len(read_epochs(killed)) >= 3)
     record = run_ranks(killed)
     assert record.weights_sha256 == want
     assert [attempt.status for attempt in record.attempts] == ["failed", "failed", "completed"]
-    epochs = [row.epoch for row in rows(killed, "train")]
-    assert epochs == [0, 1, 2]
-    assert losses(killed, "train") == losses(undisturbed, "train")
+    assert [row.epoch for row in rows(killed, "train")] == [0, 1, 2]
+    assert losses(killed) == losses(undisturbed)
 
 
 def test_bad_images_are_counted_in_the_record(tmp_path, images):
-    root = tmp_path / "images"
-    subprocess.run(["cp", "-r", str(images), str(root)], check=True)
+    root = shutil.copytree(images, tmp_path / "images")
     bad = next((root / "train" / "class0").iterdir())
     bad.write_bytes(bad.read_bytes()[:200])
     directory = planned(tmp_path / "run", root, local_batch_size=37, epochs=2)

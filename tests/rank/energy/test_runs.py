@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.run import read_epochs, read_record
+from tests.pictures import write_pictures
 from tests.rank.energy import powercap
 from tests.rank.test_worker import planned
 
@@ -26,16 +26,6 @@ def test_a_run_without_counters_says_why(tmp_path: Path, monkeypatch: pytest.Mon
     assert system["energy_missing"].startswith(f"CPU: no RAPL counters in {tmp_path}/nowhere")
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    for number in range(16):
-        for split in ("train", "val"):
-            folder = tmp_path / "images" / split / f"class{number % 4}"
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.linear_gradient("L").convert("RGB").save(folder / f"{number}.JPEG")
-    return tmp_path / "images"
-
-
 LOADING = {"work": "load", "loader": "native", "train_images": None, "eval_images": None}
 
 
@@ -47,7 +37,8 @@ LOADING = {"work": "load", "loader": "native", "train_images": None, "eval_image
     ],
     ids=["two ranks", "loading"],
 )
-def test_a_run_records_what_its_machine_used_once(tmp_path, monkeypatch, images, fields, steps):
+def test_a_run_records_what_its_machine_used_once(tmp_path, monkeypatch, fields, steps):
+    images = write_pictures(tmp_path / "images", 16, 16)
     monkeypatch.setenv("DDL_POWERCAP", str(powercap.make(tmp_path / "powercap")))
     monkeypatch.setattr("ddl_tools.launch.ranks.WORKER", "tests.rank.energy.metered_worker")
     directory = planned(tmp_path / "run", images, **FEW | fields)
