@@ -3,13 +3,13 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ddl_tools.launch.measuring import LOCK
 from ddl_tools.records.paths import PROJECT
+from tests.commands import output, run
 
 _FILE = re.compile(r"`([\w/]+\.(?:py|toml|yaml))`:\n\n```\w+\n(.*?)```", re.S)
 
@@ -32,7 +32,7 @@ def install(page: str, source: Path, target: Path) -> Path:
     write(list(files(page)), page, source)
     pip = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-deps")
     where = ("--no-index", "--no-build-isolation", "--target", str(target), str(source))
-    subprocess.run([sys.executable, *pip, *where], check=True, capture_output=True)
+    output(sys.executable, *pip, *where)
     return target
 
 
@@ -56,15 +56,8 @@ def python(python_path: Path, folder: Path, *words: str, **variables: str) -> st
     """Run Python likewise."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DDL_")}
     kept[LOCK] = os.environ[LOCK]  # of the tests: the machine's may be held for minutes
-    path = os.pathsep.join([str(python_path), str(PROJECT)])
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": path, **variables},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    kept["PYTHONPATH"] = os.pathsep.join([str(python_path), str(PROJECT)])
+    done = run(sys.executable, *words, cwd=folder, env=kept, **variables)
     said = done.stdout + done.stderr
     assert "Traceback" not in said, said
     if "doctor" not in words:  # which may find other things here

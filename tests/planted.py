@@ -150,10 +150,7 @@ class Shifted(CropSampler):
         return right._replace(left=right.left - 1 if right.left else 1)
 
 
-LOADER_FAULTS = {
-    "last_batch_dropped": LastBatchDropped,
-    "crop_shifted": CropShifted,
-}
+LOADER_FAULTS = {"last_batch_dropped": LastBatchDropped, "crop_shifted": CropShifted}
 
 
 def names() -> list[tuple[dict[str, registry.Entry], str, str]]:

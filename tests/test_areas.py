@@ -1,11 +1,11 @@
 """What CI runs when an area has changed: nothing that is marked extended is out of reach."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.areas import AREAS, PROJECT, base, changed, selected
+from tests.commands import output
 
 DATES = {
     "old": "2026-01-01T00:00:00Z",
@@ -67,18 +67,10 @@ def repository(tmp_path: Path) -> Path:
 
 
 def git(folder: Path, *words: str, date: str = "2026-01-01T00:00:00Z") -> str:
-    identity = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b"}
-    identity |= {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
-    done = subprocess.run(
-        ["git", *words],
-        cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), **identity}
-        | {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    env |= {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    return output("git", *identity, *words, cwd=folder, env=env).strip()
 
 
 def test_commits_that_origin_lacks_are_the_change(repository: Path, tmp_path: Path) -> None:

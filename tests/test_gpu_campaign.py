@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ddl_core.timing import Clock
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.ledger import plan
 from ddl_tools.records.paths import PROJECT, Tree
+from tests.commands import output
 
 SCOPES = (ast.FunctionDef, ast.ClassDef)
 
@@ -121,11 +121,8 @@ def test_a_bare_loop_stands_beside_ours() -> None:
 @pytest.mark.extended
 @pytest.mark.timeout(600)
 def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--minutes", "10"]
-    done = subprocess.run(
-        [*command, "--results", str(tmp_path)], cwd=PROJECT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    asked = ("--device", "cpu", "--minutes", 10, "--results", tmp_path)
+    output(sys.executable, "-m", "benchmarks.gpu", *asked)
     report = (tmp_path / "gpu" / "report.md").read_text()
     assert "WRONG" not in report
     assert "25 runs: 25 completed" in report

@@ -1,14 +1,12 @@
 """The pages on adding a framework, a loader, a network and a machine tell the truth."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 from ddl_tools.records.paths import PROJECT
 from tests import pages
-from tests.analysis.conftest import MakeRun, epoch_row, make_run, tree  # noqa: F401
 from tests.guides import LIBRARY, PAGES, followed
 from tests.pictures import write_pictures
 
@@ -56,12 +54,6 @@ def test_the_job_of_a_cluster_is_the_one_shown(project: Path) -> None:
     assert [line for line in shown.splitlines() if line not in jobs] == []
 
 
-def commands(page: str) -> list[list[str]]:
-    """Return what a page lets train."""
-    text = (PROJECT / "docs" / page).read_text().replace("\\\n", " ")
-    return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("ddl run")]
-
-
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_the_new_library_trains_as_torch_does(project: Path, tmp_path: Path) -> None:
@@ -86,6 +78,6 @@ assert_equal(got, training.torch)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_new_names_train(page: str, project: Path, tmp_path: Path) -> None:
     images = write_pictures(tmp_path / "images", 80, 20)
-    (words,) = commands(page)
+    (words,) = (words for words in pages.commands(page) if words[0] == "run")
     said = ddl(project, *words, "--data", str(images), "--results", str(tmp_path / "results"))
     assert "completed" in said

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ddl_tools.records.paths import PROJECT
-from tests.checkouts import copy_checkout, stub
+from tests.commands import copy_checkout, output, run, stub
 
 RECIPE = PROJECT / "requirements" / "horovod"
 
@@ -52,9 +52,7 @@ def call(checkout: Path, *command: str, **variables: str) -> "subprocess.Complet
         "REAL_PYTHON": sys.executable,
         "XDG_CACHE_HOME": str(checkout / "cache"),
     }
-    return subprocess.run(
-        command, cwd=checkout, env={**settings, **variables}, capture_output=True, text=True
-    )
+    return run(*command, cwd=checkout, env=settings, **variables)
 
 
 def build(checkout: Path, **variables: str) -> None:
@@ -250,14 +248,8 @@ def test_torchs_cuda_and_nccl_are_found_without_importing_it(tmp_path: Path) -> 
         (tmp_path / name).write_text(text)
 
     def facts() -> list[str]:
-        told = subprocess.run(
-            [sys.executable, RECIPE / "facts.py", "torch"],
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return told.stdout.splitlines()
+        told = output(sys.executable, RECIPE / "facts.py", "torch", PYTHONPATH=tmp_path)
+        return told.splitlines()
 
     place = tmp_path / "nvidia" / "nccl"
     names = [str(place / "include" / "nccl.h"), str(place / "lib" / "libnccl.so.2")]
@@ -269,13 +261,9 @@ def test_torchs_cuda_and_nccl_are_found_without_importing_it(tmp_path: Path) -> 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs the package torch")
 def test_without_cuda_torch_says_so() -> None:
     code = "import torch; from torch.utils.cpp_extension import CUDA_HOME as home"
-    done = subprocess.run(
-        [sys.executable, RECIPE / "no_cuda.py", "-c", f"{code}; print(torch.version.cuda, home)"],
-        env={**os.environ, "CUDA_HOME": "/usr"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "None None\n", done.stderr
+    code += "; print(torch.version.cuda, home)"
+    told = output(sys.executable, RECIPE / "no_cuda.py", "-c", code, CUDA_HOME="/usr")
+    assert told == "None None\n"
 
 
 def test_mpi_that_is_asked_for_and_missing_is_an_error(checkout: Path) -> None:

@@ -1,9 +1,8 @@
 """What the contracts of import-linter (`make lint`) cannot see: imports at run time."""
 
-import subprocess
 import sys
 
-from ddl_tools.records.paths import PROJECT
+from tests.commands import output
 
 # Imports all modules below a package but those of some beginnings, without the packages `absent`.
 # Libraries that are in environments of their own may be absent from this one as well.
@@ -36,8 +35,7 @@ EVERYWHERE = {
 
 def import_all(package: str, absent: str, but: tuple[str, ...] = ()) -> None:
     code = IMPORT.format(package=package, absent=absent, but=but, elsewhere=ELSEWHERE)
-    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    output(sys.executable, "-c", code)
 
 
 def test_all_but_ranks_start_without_torch() -> None:

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 from ddl_core.registry import FRAMEWORKS, STRATEGIES
 from ddl_tools.launch.interpreters import COMMON, require
-from tests.checkouts import copy_checkout, stub
+from tests.commands import copy_checkout, run, stub
 from tests.test_environment import CONSTRAINTS, PROJECT, REQUIREMENTS, read_pins
 
 LOCKS = {path.stem: read_pins(path) for path in (REQUIREMENTS / "libraries").glob("*.txt")}
@@ -72,17 +72,14 @@ def checkout(tmp_path: Path) -> Path:
 def make(checkout: Path, target: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Call `make` with Pythons that are stubs, and return how it ended."""
     settings = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/nonexistent",
         "STUB_LOG": str(checkout / "log"),
         "STUB_HEADERS": str(checkout),
         "XDG_CACHE_HOME": str(checkout / "cache"),
     }
-    return subprocess.run(
-        ["make", target, f"PYTHON={checkout / 'tools' / 'python3.11'}"],
-        cwd=checkout,
-        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"} | settings | variables,
-        capture_output=True,
-        text=True,
-    )
+    python = f"PYTHON={checkout / 'tools' / 'python3.11'}"
+    return run("make", target, python, cwd=checkout, env=settings, **variables)
 
 
 def installs(checkout: Path) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_tools import processes
 from ddl_tools.launch.commands import environment
+from tests.commands import output
 from tests.launch.fixtures import Start
 from tests.launch.running import wait_for
 
@@ -127,5 +128,4 @@ RANK = (
 def test_a_rank_may_open_as_many_files_as_the_system_lets_it(limit, code) -> None:
     program = shlex.join([sys.executable, "-c", code])
     command = f"ulimit -Sn {limit}; ulimit -Hn 900; exec {program}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "(900, 900)"
+    assert output("bash", "-c", command).strip() == "(900, 900)"

@@ -1,14 +1,13 @@
 """Which Python `make env` takes, what it says before a large download, and `make pythons`."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from ddl_tools.records.paths import PROJECT
-from tests.checkouts import copy_checkout, stub
+from tests.commands import copy_checkout, run, stub
 
 TOOLS = "bash cat command dirname env git grep mkdir printf rm sed tail cp chmod"
 
@@ -42,13 +41,8 @@ def tools(tmp_path: Path) -> Path:
 
 
 def call(script: str, *arguments: str, cwd: Path = PROJECT, **variables: str):
-    return subprocess.run(
-        ["bash", f"requirements/{script}", *arguments],
-        cwd=cwd,
-        env={"HOME": "/nonexistent", **variables},
-        capture_output=True,
-        text=True,
-    )
+    command = ("bash", f"requirements/{script}", *arguments)
+    return run(*command, cwd=cwd, env={"HOME": "/nonexistent"}, **variables)
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
@@ -89,12 +83,7 @@ def test_an_environment_of_a_later_python_refuses_dali_for_cuda_11(checkout: Pat
     # To the one question that is asked.
     stub(checkout / ".venv" / "bin" / "python", "#!/bin/sh\nexit 1\n")
     (checkout / ".venv" / ".packages").write_text(f"{checkout}\n")
-    done = subprocess.run(
-        ["make", ".venv/.dali-cuda110", "DALI=cuda110"],
-        cwd=checkout,
-        capture_output=True,
-        text=True,
-    )
+    done = run("make", ".venv/.dali-cuda110", "DALI=cuda110", cwd=checkout)
     assert done.returncode != 0
     assert "DALI for CUDA 11 needs Python 3.11 or 3.12, and .venv has a later one" in done.stdout
     assert "installing" not in done.stdout
@@ -151,13 +140,8 @@ def test_uses_images(images): pass
 def test_without_torch_only_what_needs_it_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(WITHOUT_TORCH)
     (tmp_path / "test_none.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
-    command = ["-m", "pytest", "-p", "tests.without_torch", "-p", "no:cacheprovider", "-c"]
-    done = subprocess.run(
-        [sys.executable, *command, "/dev/null", "-q", "--rootdir", tmp_path, tmp_path],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-    )
+    options = ("-p", "tests.without_torch", "-p", "no:cacheprovider", "-c", "/dev/null", "-q")
+    done = run(sys.executable, "-m", "pytest", *options, "--rootdir", tmp_path, tmp_path)
     assert "1 failed, 1 passed, 4 skipped" in done.stdout, done.stdout
     assert "test_some.py::test_fails" in done.stdout
 

@@ -13,12 +13,7 @@ from ddl_tools.records.paths import NOTEBOOKS, PROJECT
 SHOWN = NOTEBOOKS / "15_schedules.ipynb"
 LINK = re.compile(r'(?:href|src)="(?!\w+:)([^"#?]+)(?:#([^"]*))?')
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.notebook,
-    pytest.mark.browser,
-    pytest.mark.extended,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.notebook, pytest.mark.browser, pytest.mark.extended]
 
 
 @pytest.fixture(scope="module")

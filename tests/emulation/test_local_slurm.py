@@ -14,11 +14,11 @@ import pytest
 from ddl_core.errors import NotInstalledError
 from ddl_tools.emulation import local_slurm, namespaces
 from ddl_tools.emulation.local_slurm import EmulatedSlurm
-from ddl_tools.processes import import_path
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import SITES, RunFiles, results
 from ddl_tools.records.run import read_record
 from ddl_tools.study import Study
+from tests.commands import run
 from tests.launch.fixtures import Start
 from tests.launch.running import study_file, wait_for
 
@@ -28,19 +28,12 @@ on_slurm = pytest.mark.slurm
 
 def execute(*command: str, below: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
     """Execute a command beside a SLURM of two nodes, itself executed below other programs."""
-    return subprocess.run(
-        [*below, sys.executable, *MODULE, "--nodes", "2", *command],
-        env={**os.environ, "PYTHONPATH": import_path()},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    return run(*below, sys.executable, *MODULE, "--nodes", 2, *command)
 
 
 def needs_user_namespaces() -> None:
     """Skip where the system allows none: the test makes one to stand in for a plain user."""
-    made = subprocess.run(["unshare", "--user", "true"], capture_output=True)
-    if made.returncode:
+    if run("unshare", "--user", "true").returncode:
         pytest.skip("this system lets nobody make user namespaces")
 
 

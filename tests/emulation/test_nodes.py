@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,12 @@ from ddl_tools.emulation.validity import sent_bytes
 from ddl_tools.launch import preflight
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.study import plan_run
-from ddl_tools.processes import import_path
 from ddl_tools.records.paths import results
 from ddl_tools.records.run import Emulation, RunRecord, read_epochs
+from tests.commands import output, run
 from tests.fields import EMULATED
 from tests.launch.fixtures import Start
-from tests.launch.running import (
-    CALLER,
-    error_of,
-    is_training,
-    processes_of,
-    rank_process,
-    wait_for,
-)
+from tests.launch.running import CALLER, error_of, is_training, processes_of, rank_process, wait_for
 
 LINK_MBIT = 25
 STEP_MS = 300
@@ -78,15 +70,7 @@ def finished(**fields: Any) -> tuple[RunRecord, Emulation]:
 
 def printed(code: str, *arguments: int) -> Any:
     """Return what code prints that makes nodes: it becomes their switch."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": import_path()},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    return json.loads(output(sys.executable, "-c", code, *arguments))
 
 
 RATES = """
@@ -244,15 +228,8 @@ FORBIDDEN = 'echo 0 >/proc/sys/user/max_net_namespaces && exec "$@"'
 @emulates
 def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
     code = "from ddl_tools.emulation.nodes import check_support; check_support()"
-    done = subprocess.run(
-        [
-            *("unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDEN, "sh"),
-            *(sys.executable, "-c", code),
-        ],
-        env={**os.environ, "PYTHONPATH": import_path()},
-        capture_output=True,
-        text=True,
-    )
+    without = ("unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDEN, "sh")
+    done = run(*without, sys.executable, "-c", code)
     if "unshare" in done.stderr.partition("\n")[0]:
         pytest.skip(done.stderr)
     assert "LaunchError: this machine cannot emulate a cluster: cannot make a nam" in done.stderr

@@ -1,6 +1,5 @@
 """Initial weights: the file for other frameworks has those that a rank of torch begins with."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ddl_tools.rank.weights import state_sha256, values
 from ddl_tools.rank.worker import Run
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import RunRecord, write_record
+from tests.commands import output
 
 SETTINGS = {"model": "resnet8", "classes": 10, "device": "cpu", "seed": 3, "repeat": 1}
 SETTINGS |= {"loader": "synthetic", "local_batch_size": 2}
@@ -50,7 +50,6 @@ def test_they_are_other_ones_for_another_seed_and_repetition(tmp_path):
 
 def test_it_is_a_program(tmp_path):
     folder = planned(tmp_path / "run", framework="mxnet")
-    command = [sys.executable, "-m", "ddl_tools.frameworks.initial", str(folder)]
-    subprocess.run(command, check=True)
+    output(sys.executable, "-m", "ddl_tools.frameworks.initial", folder)
     with pytest.raises(RecordError, match="belongs to run mxnet-single"):
         load(RunFiles(folder).initial, "another")

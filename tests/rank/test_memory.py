@@ -1,7 +1,6 @@
 """The peak memory of a rank on the CPU: above what it had, and since it was asked for."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ from ddl_core.config import RunSpec
 from ddl_core.strategies.base import Single
 from ddl_tools.rank import trainer
 from ddl_tools.rank.trainer import PeakMemory
+from tests.commands import output
 
 pytestmark = pytest.mark.skipif(not trainer.STATUS.exists(), reason="only Linux says it")
 
@@ -47,8 +47,7 @@ print(json.dumps([since, before, peak(of_others)]))
 
 
 def test_only_new_memory_since_the_beginning_counts() -> None:
-    done = subprocess.run([sys.executable, "-c", PROCESS], capture_output=True, check=True)
-    since, before, there = json.loads(done.stdout)
+    since, before, there = json.loads(output(sys.executable, "-c", PROCESS))
     assert abs(since - TAKEN) < MUCH
     assert before < MUCH
     assert there < MUCH

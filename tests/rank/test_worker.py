@@ -15,11 +15,7 @@ from tests.launch.fixtures import Start
 from tests.launch.running import CALLER, processes_of
 from tests.pictures import write_pictures
 
-pytestmark = [
-    pytest.mark.multiprocess,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("planted_names"),
-]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.usefixtures("planted_names")]
 
 TINY = {
     "model": "resnet18",

@@ -1,9 +1,7 @@
 """NVML: the real binding, asked on machines without a GPU and of a driver in its place."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from ddl_tools.rank import energy_counters
 from ddl_tools.rank.energy_counters import GpuCounter, GpuPower, Unmeasured
+from tests.commands import output
 from tests.rank.energy import powercap
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -88,24 +87,19 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
     if not (compiler := shutil.which("gcc") or shutil.which("cc")):
         pytest.skip("no C compiler")
     library = place / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    output(compiler, "-shared", "-fPIC", "-o", library, source)
     for board, files in BOARDS.items():
         (place / board).mkdir()
         for name, value in files.items():
             (place / board / name).write_text(str(value))
     settings = {
-        "LD_LIBRARY_PATH": str(place),
+        "LD_LIBRARY_PATH": place,
         "NVML_STAND_IN_UUID": f"GPU-{UUID}",
-        "DDL_POWERCAP": str(powercap.make(place / "powercap")),
+        "DDL_POWERCAP": powercap.make(place / "powercap"),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", ASK, UUID, *(str(place / board) for board in BOARDS)],
-        env={**os.environ, **settings},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip((*BOARDS, "updated rarely"), json.loads(done.stdout), strict=True))
+    boards = [place / board for board in BOARDS]
+    told = json.loads(output(sys.executable, "-c", ASK, UUID, *boards, **settings))
+    return dict(zip((*BOARDS, "updated rarely"), told, strict=True))
 
 
 def test_a_counter_in_millijoules_gives_joules(told: dict[str, list]) -> None:
