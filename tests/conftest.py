@@ -71,7 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = {config.rootpath / file for file in LONG}
 
     def place(item: pytest.Item) -> tuple[bool, bool, int]:
-        turn = _turn(item)
+        marks = _marks(item)
+        turn = next((turn for turn, name in enumerate(PLAIN_FIRST, start=1) if name in marks), 0)
         return turn > 0, item.path not in long, turn
 
     items.sort(key=place)
@@ -109,11 +110,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
 
 def _marks(item: pytest.Item | pytest.Collector) -> set[str]:
     return {mark.name for mark in item.iter_markers()}
-
-
-def _turn(item: pytest.Item) -> int:
-    marks = _marks(item)
-    return next((turn for turn, name in enumerate(PLAIN_FIRST, start=1) if name in marks), 0)
 
 
 @pytest.fixture(scope="session", autouse=True)

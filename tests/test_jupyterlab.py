@@ -108,6 +108,7 @@ def answers(lab: Lab, server: "subprocess.Popen[bytes]") -> bool:
         return False
 
 
+# Scrolls to the output of a cell: JupyterLab writes no text that is out of view.
 OUTPUT = """
 const output = document.querySelectorAll('.jp-Notebook .jp-Cell')[arguments[0]]
   .querySelector('.jp-Cell-outputArea')
@@ -118,11 +119,6 @@ FIGURE = """
 return [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output img')]
   .filter(one => one.complete && one.naturalWidth > 300).length
 """
-
-
-def show(browser: Any, lab: Lab, path: str) -> None:
-    """Open a file in JupyterLab; the log-in page takes the token from the address."""
-    browser.get(f"{lab.url}lab/tree/{path}?token={lab.token}&reset")
 
 
 def choose(browser: Any, menu: str, command: str) -> None:
@@ -146,16 +142,6 @@ def outputs_of(lab: Lab, path: str) -> list[Any]:
     return [output for cell in cells_of(lab, path) for output in cell.get("outputs", [])]
 
 
-def number_of_cell(lab: Lab, path: str, code: str) -> int:
-    (number,) = (i for i, cell in enumerate(cells_of(lab, path)) if code in cell.source)
-    return number
-
-
-def output_of_cell(browser: Any, number: int) -> str:
-    """Scroll to the output of a cell and read it: JupyterLab writes no text that is out of view."""
-    return str(browser.execute_script(OUTPUT, number))
-
-
 def assert_shows_something(picture: bytes, most_blank: float) -> None:
     pixels = np.asarray(Image.open(BytesIO(picture)).convert("L"))
     blank = np.bincount(pixels.ravel(), minlength=256).max() / pixels.size
@@ -166,21 +152,24 @@ def assert_shows_something(picture: bytes, most_blank: float) -> None:
 @pytest.mark.timeout(START_S + RUN_S + 120)
 def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(lab, browser, tmp_path) -> None:
     notebook = "notebooks/02_study.ipynb"
-    show(browser, lab, notebook)
-    wait_for(lambda: "A study: which runs" in page_text(browser), "the notebook", START_S)
+    # The log-in page takes the token from the address.
+    browser.get(f"{lab.url}lab/tree/{notebook}?token={lab.token}&reset")
+    text = "return document.body.innerText"
+    wait_for(lambda: "A study: which runs" in browser.execute_script(text), "the notebook", START_S)
     wait_for(lambda: kernel_is_idle(browser), "an idle kernel", START_S)
     choose(browser, "Run", "runmenu:run-all")
-    running = number_of_cell(lab, notebook, "run_study(")
+    cells = enumerate(cells_of(lab, notebook))
+    (running,) = (number for number, cell in cells if "run_study(" in cell.source)
     seen: set[str] = set()
 
     def figure_is_shown() -> bool:
-        seen.add(output_of_cell(browser, running))
+        seen.add(browser.execute_script(OUTPUT, running))
         return browser.execute_script(FIGURE) >= 1 and not is_busy(browser)
 
     wait_for(figure_is_shown, "the figure", RUN_S)
     assert any("run 1/2 " in text and "|####" in text for text in seen), "no progress was shown"
-    wait_for(lambda: "2 runs: " in output_of_cell(browser, running), "the summary", 30)
-    assert "2 runs: 2 completed" in output_of_cell(browser, running)
+    wait_for(lambda: "2 runs: " in browser.execute_script(OUTPUT, running), "the summary", 30)
+    assert "2 runs: 2 completed" in browser.execute_script(OUTPUT, running)
 
     (image, *_) = browser.find_elements("css selector", ".jp-OutputArea-output img")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", image)
@@ -213,10 +202,6 @@ def follow_the_last_link(browser: Any, lab: Lab) -> None:
     width = "return document.querySelector('.jp-ImageViewer img')?.naturalWidth ?? 0"
     wait_for(lambda: browser.execute_script(width) > 100, f"{name}, opened by its link")
     assert browser.current_url.startswith(lab.url)
-
-
-def page_text(browser: Any) -> str:
-    return str(browser.execute_script("return document.body.innerText"))
 
 
 def is_busy(browser: Any) -> bool:

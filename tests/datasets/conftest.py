@@ -1,5 +1,6 @@
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,6 +15,18 @@ IN_PROCESS = {"processes": 1}
 def contents(folder: Path) -> dict[str, bytes]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def fail_after(patch, module: ModuleType, step: str, error: BaseException, after: int) -> None:
+    """Make a function fail when it was called so often, as an interrupt or a full disk does."""
+    function, left = getattr(module, step), iter(range(after))
+
+    def fail(task):
+        if next(left, None) is None:
+            raise error
+        return function(task)
+
+    patch.setattr(module, step, fail)
 
 
 @pytest.fixture(scope="session")

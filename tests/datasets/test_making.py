@@ -14,7 +14,7 @@ import pytest
 from ddl_core.errors import DataError
 from ddl_tools.datasets import convert, sample
 from ddl_tools.datasets.output import parallel, unfinished
-from tests.datasets.conftest import IN_PROCESS, SHARDS, SMALL, contents
+from tests.datasets.conftest import IN_PROCESS, SHARDS, SMALL, contents, fail_after
 
 
 class Maker(NamedTuple):
@@ -23,17 +23,6 @@ class Maker(NamedTuple):
     module: ModuleType
     step: str  # its function that makes an image or a shard
     is_whole: bool  # nothing is in the folder until all is
-
-    def fail(self, patch: pytest.MonkeyPatch, error: BaseException, after: int) -> None:
-        """Make the work fail after some steps, as an interrupt or a full disk does."""
-        step, left = getattr(self.module, self.step), iter(range(after))
-
-        def fail(task):
-            if next(left, None) is None:
-                raise error
-            return step(task)
-
-        patch.setattr(self.module, self.step, fail)
 
 
 @pytest.fixture(params=["sample", "records"])
@@ -72,7 +61,8 @@ def test_an_interrupted_call_continues(maker: Maker, tmp_path: Path, monkeypatch
     folder = tmp_path / "set"
     part = unfinished(folder) if maker.is_whole else folder
     with monkeypatch.context() as patch:
-        maker.fail(patch, OSError(errno.EROFS, "Read-only file system"), after=2)
+        error = OSError(errno.EROFS, "Read-only file system")
+        fail_after(patch, maker.module, maker.step, error, 2)
         with pytest.raises(DataError, match=r"set: Read-only .*; the set needs \d MB .* choose"):
             maker.make(folder)
     assert folder.exists() is not maker.is_whole

@@ -20,7 +20,7 @@ from ddl_tools.datasets import sample as sample_module
 from ddl_tools.datasets.output import unfinished
 from ddl_tools.datasets.photos import CLASSES, load_photo, make_crop
 from ddl_tools.datasets.sample import MANIFEST, make_sample, read_manifest
-from tests.datasets.conftest import IN_PROCESS, SMALL, contents
+from tests.datasets.conftest import IN_PROCESS, SMALL, contents, fail_after
 from tests.launch.running import wait_for
 
 
@@ -74,15 +74,9 @@ def test_more_classes_are_other_views_of_the_same_photographs(tmp_path, finished
 
 
 def test_images_of_other_settings_are_not_mixed(tmp_path, monkeypatch, finished_sample):
-    folder, step, left = tmp_path / "s", sample_module._make_image, iter(range(20))
-
-    def interrupted(task):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return step(task)
-
+    folder = tmp_path / "s"
     with monkeypatch.context() as patch:
-        patch.setattr(sample_module, "_make_image", interrupted)
+        fail_after(patch, sample_module, "_make_image", KeyboardInterrupt(), 20)
         with pytest.raises(KeyboardInterrupt):
             make_sample(folder, **SMALL, **IN_PROCESS, seed=1)
     make_sample(folder, **SMALL, **IN_PROCESS)

@@ -15,28 +15,24 @@ FAR = 5  # tolerances
 Rule = Callable[[Tensor, Tensor, Tensor, float, float, float], None]
 
 
-def right(w: Tensor, v: Tensor, g: Tensor, rate: float, mu: float, decay: float) -> None:
+def right(w, v, g, rate, mu, decay) -> None:
     v.mul_(mu).add_(g + decay * w)
     w.sub_(rate * v)
 
 
-def momentum_that_holds_the_rate(
-    w: Tensor, v: Tensor, g: Tensor, rate: float, mu: float, decay: float
-) -> None:
+def momentum_that_holds_the_rate(w, v, g, rate, mu, decay) -> None:
     """As SGD of Keras and MXNet."""
     v.mul_(mu).add_(rate * (g + decay * w))
     w.sub_(v)
 
 
-def decay_beside_the_momentum(
-    w: Tensor, v: Tensor, g: Tensor, rate: float, mu: float, decay: float
-) -> None:
+def decay_beside_the_momentum(w, v, g, rate, mu, decay) -> None:
     """As `weight_decay` of Keras' optimisers."""
     v.mul_(mu).add_(g)
     w.sub_(rate * (v + decay * w))
 
 
-def sum_of_gradients(w: Tensor, v: Tensor, g: Tensor, rate: float, mu: float, decay: float) -> None:
+def sum_of_gradients(w, v, g, rate, mu, decay) -> None:
     right(w, v, 2 * g, rate, mu, decay)
 
 
