@@ -67,3 +67,10 @@ def doctor() -> Doctor:
 def findings(result: Result) -> dict[str, dict[str, str]]:
     """Return the findings of ``ddl doctor --json`` by subject."""
     return {one["subject"]: one for one in json.loads(result.stdout)["findings"]}
+
+
+def faults(doctor: Doctor, *words: object) -> dict[str, dict[str, str]]:
+    """Return the findings of a call that ends as not ready."""
+    result = doctor("--json", *words)
+    assert result.exit_code == 1, result.output
+    return findings(result)

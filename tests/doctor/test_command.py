@@ -14,7 +14,7 @@ from ddl_tools.emulation import nodes
 from ddl_tools.records.paths import results
 from ddl_tools.records.probe import read_probe, write_probe
 from ddl_tools.records.run import Failure
-from tests.doctor.conftest import NODES, Doctor, findings
+from tests.doctor.conftest import NODES, Doctor, faults, findings
 from tests.doctor.made import answer, record
 from tests.launch.stand_ins import StandIns
 
@@ -74,26 +74,21 @@ def test_what_is_missing_is_named_with_its_remedy(doctor, monkeypatch, tmp_path)
     monkeypatch.setattr(machine, "available_cores", lambda: 1)
     (tmp_path / "file").touch()
     words = ("--data", tmp_path / "nowhere", "--results", tmp_path / "file" / "results")
-    found = findings(doctor("--json", *words))
+    found = faults(doctor, *words)
     assert [found[one]["state"] for one in ("cores", "results", "data")] == ["bad"] * 3
     assert "--results" in found["results"]["remedy"]
-    result = doctor(*words)
-    assert result.exit_code == 1
-    assert "remedy: ddl data sample" in result.output
-    assert "can run here: no: cores, results, data" in result.output
+    told = doctor(*words).output
+    assert "remedy: ddl data sample" in told
+    assert "can run here: no: cores, results, data" in told
 
 
 def test_a_login_node_starts_no_ranks(doctor, images, login_node: StandIns) -> None:
-    result = doctor("--json", "--data", images, "--ranks", 2)
-    assert result.exit_code == 1
-    assert findings(result)["login node"]["state"] == "bad"
+    assert faults(doctor, "--data", images, "--ranks", 2)["login node"]["state"] == "bad"
     assert not results().probes.exists()
 
 
 def test_without_slurm_a_site_cannot_be_submitted_to(doctor, alone: StandIns) -> None:
-    result = doctor("--json", "--site", "localtest")
-    found = findings(result)
-    assert result.exit_code == 1
+    found = faults(doctor, "--site", "localtest")
     assert found["scheduler"]["state"] == "bad"
     assert "no controller" in found["scheduler"]["detail"]
     assert found["ranks"]["detail"] == "not probed, because of: scheduler"
@@ -117,12 +112,12 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(doctor, login_no
     assert len(login_node.calls("sinfo")) == 1
     assert [call.split()[0] for call in login_node.calls("sbatch")] == ["--test-only"]
     assert not results().probes.exists()
-    shown = doctor("--ranks", 2, "--dry-run", "--data", images)
-    assert "login node" in shown.output
+    here = ("--ranks", 2, "--dry-run", "--data", images)
+    assert "login node" in doctor(*here).output
     login_node.add("sinfo", status=1)
-    shown = doctor("--ranks", 2, "--dry-run", "--data", images)
-    assert "2 x " in shown.output
-    assert "-m ddl_tools.doctor.probe" in shown.output
+    shown = doctor(*here).output
+    assert "2 x " in shown
+    assert "-m ddl_tools.doctor.probe" in shown
     assert not results().probes.exists()
 
 
@@ -137,18 +132,15 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(doctor, login_no
 def test_what_does_not_fit_the_sites_file_is_found_before_sbatch_is_asked(
     doctor, login_node: StandIns, words, named
 ) -> None:
-    result = doctor("--json", *words)
-    assert result.exit_code == 1
-    assert findings(result)["request"]["state"] == "bad"
-    assert named in findings(result)["request"]["detail"]
+    found = faults(doctor, *words)["request"]
+    assert found["state"] == "bad"
+    assert named in found["detail"]
     assert login_node.calls("sbatch") == []
 
 
 def test_what_sbatch_refuses_is_not_submitted(doctor, login_node: StandIns) -> None:
     login_node.add("sbatch", error="sbatch: error: Invalid account\n", status=1)
-    result = doctor("--json", "--site", "localtest")
-    assert result.exit_code == 1
-    assert "Invalid account" in findings(result)["sbatch"]["detail"]
+    assert "Invalid account" in faults(doctor, "--site", "localtest")["sbatch"]["detail"]
     assert len(login_node.calls("sbatch")) == 1
     assert not results().probes.exists()
 
@@ -169,9 +161,7 @@ def test_a_job_that_waits_too_long_is_unknown_and_can_be_shown_later(
     assert "Ready for localtest: as far as is known, but not: ranks" in shown.output
     done = record(answer(0, cores=[0]), answer(1, cores=[0]), name=folder.name)
     write_probe(folder, done)
-    shown = doctor("--show", folder, "--json")
-    assert shown.exit_code == 1
-    assert findings(shown)["cores of ranks"]["state"] == "bad"
+    assert faults(doctor, "--show", folder)["cores of ranks"]["state"] == "bad"
 
 
 def when_submitted(login_node: StandIns, line: str) -> None:
@@ -185,9 +175,7 @@ def test_a_job_that_leaves_no_result_is_bad_with_its_last_lines(doctor, login_no
     monkeypatch.setattr(probes, "QUEUE_POLL_S", 0.1)
     login_node.add("squeue", "")
     when_submitted(login_node, 'echo Lmod: unknown module >"${2%/*}/logs/slurm-17.log"')
-    result = doctor("--json", "--site", "localtest")
-    assert result.exit_code == 1
-    detail = findings(result)["ranks"]["detail"]
+    detail = faults(doctor, "--site", "localtest")["ranks"]["detail"]
     assert "job 17 left the queue without a result" in detail
     assert "Lmod: unknown module" in detail
 
