@@ -1,6 +1,7 @@
 """A group of threads with the protocols Strategy and Group: two ranks without two processes."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -17,17 +18,9 @@ class ThreadGroup:
 
     def run(self, work) -> list:
         """Call ``work(rank)`` in one thread per rank; return the results in order of rank."""
-        results: list = [None] * self.world_size
-
-        def call(index: int) -> None:
-            results[index] = work(ThreadRank(self, index))
-
-        threads = [threading.Thread(target=call, args=(i,)) for i in range(self.world_size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        return results
+        ranks = [ThreadRank(self, rank) for rank in range(self.world_size)]
+        with ThreadPoolExecutor(self.world_size) as threads:
+            return list(threads.map(work, ranks))
 
 
 class ThreadRank:

@@ -51,7 +51,7 @@ def _why_not() -> str:
 
 
 WHY_NOT = _why_not()
-emulates = pytest.mark.skipif(bool(WHY_NOT) and not os.environ.get("CI"), reason=WHY_NOT)
+pytestmark = pytest.mark.skipif(bool(WHY_NOT) and not os.environ.get("CI"), reason=WHY_NOT)
 
 
 def planned(**fields: Any) -> Path:
@@ -82,7 +82,6 @@ print(measured_mbit(build(Wiring("ddp", nodes, 1, link, uplink)), link))
 """
 
 
-@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 def test_links_carry_what_is_asked_in_both_directions() -> None:
@@ -112,14 +111,12 @@ print(receive(1.5))
 """
 
 
-@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 def test_two_that_send_to_one_share_its_link() -> None:
     assert 10 < printed(TWO_TO_ONE, 20) < 22
 
 
-@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 def test_an_uplink_slows_who_is_at_its_other_end() -> None:
@@ -130,7 +127,6 @@ def test_an_uplink_slows_who_is_at_its_other_end() -> None:
     assert 0 < to_2 < 10.6
 
 
-@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
@@ -186,7 +182,6 @@ def _weights_of_the_mean(record: RunRecord) -> str:
     return weights_sha256(network)
 
 
-@emulates
 @pytest.mark.multiprocess
 def test_ranks_of_one_node_do_not_use_its_link() -> None:
     _, facts = finished(nodes=1, gpus_per_node=2, emu_step_ms=100)
@@ -205,7 +200,6 @@ def _networks() -> set[str]:
     return found
 
 
-@emulates
 @pytest.mark.alone
 @pytest.mark.multiprocess
 def test_a_killed_rank_ends_the_run_and_leaves_nothing(start: Start) -> None:
@@ -225,7 +219,6 @@ def test_a_killed_rank_ends_the_run_and_leaves_nothing(start: Start) -> None:
 FORBIDDEN = 'echo 0 >/proc/sys/user/max_net_namespaces && exec "$@"'
 
 
-@emulates
 def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
     code = "from ddl_tools.emulation.nodes import check_support; check_support()"
     without = ("unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDEN, "sh")
@@ -236,7 +229,6 @@ def test_a_system_without_namespaces_is_told_what_is_needed() -> None:
     assert "it needs namespaces of its own" in done.stderr
 
 
-@emulates
 def test_a_job_of_one_machine_may_make_any_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")

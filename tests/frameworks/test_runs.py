@@ -13,19 +13,12 @@ from ddl_tools.launch.study import plan_run
 from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.run import EpochRecord, Failure, RunRecord, read_epochs
 from tests.frameworks.equality import interpreter
+from tests.frameworks.test_training import CARRIES, OWN
 from tests.launch.running import TINY, error_of, processes_of
 from tests.pictures import CLASSES, write_pictures
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.extended]
 
-ARMS = [
-    ("tensorflow", "multiworker"),
-    ("tensorflow", "horovod"),
-    ("keras", "spmd"),
-    ("mxnet", "kvstore"),
-    ("mxnet", "horovod"),
-]
-NATIVE = [arm for arm in ARMS if arm[1] != "horovod"]
 RUN: dict[str, Any] = {
     **TINY,
     "loader": "native",
@@ -76,7 +69,7 @@ def facts(rows: list[EpochRecord]) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize(("library", "strategy"), ARMS)
+@pytest.mark.parametrize(("library", "strategy"), CARRIES)
 def test_a_run_leaves_what_torch_leaves(data, by_torch, library, strategy) -> None:
     whole, theirs = by_torch
     run_dir = arm(data, library, strategy)
@@ -91,7 +84,7 @@ def test_a_run_leaves_what_torch_leaves(data, by_torch, library, strategy) -> No
     assert processes_of(run_dir) == []
 
 
-@pytest.mark.parametrize(("library", "strategy"), NATIVE)
+@pytest.mark.parametrize(("library", "strategy"), OWN)
 def test_a_killed_rank_is_named_and_the_run_goes_on_where_it_was(
     data, by_torch, library, strategy, monkeypatch
 ) -> None:
@@ -103,7 +96,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_where_it_was(
     assert losses(read_epochs(run_dir)) == pytest.approx(losses(by_torch[1]), rel=CLOSE)
 
 
-@pytest.mark.parametrize(("library", "strategy"), NATIVE)
+@pytest.mark.parametrize(("library", "strategy"), OWN)
 def test_a_hanging_rank_is_named(data, library, strategy, monkeypatch) -> None:
     error = failed(arm(data, library, strategy), "hang 1", monkeypatch, STALL_S)
     assert (error.kind, error.rank, error.category) == ("Timeout", 1, "stalled")
