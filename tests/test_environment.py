@@ -17,10 +17,9 @@ PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 CONDA = yaml.safe_load((PROJECT / "environment.yml").read_text())
 # The two packages of DALI cannot share an environment, nor all that they pull in.
 DALI = sorted(REQUIREMENTS.glob("dali_*.txt"))
-SETS = [path for path in sorted(REQUIREMENTS.glob("*.txt")) if path.stem != "constraints"]
-# What a benchmark compares with; in no environment of the project.
-BENCHMARKS = REQUIREMENTS / "benchmarks.txt"
-SETS = [path for path in SETS if path not in (*DALI, BENCHMARKS)]
+# What a benchmark compares with is in no environment of the project.
+OTHERS = {*DALI, REQUIREMENTS / "constraints.txt", REQUIREMENTS / "benchmarks.txt"}
+SETS = sorted({*REQUIREMENTS.glob("*.txt")} - OTHERS)
 
 
 def read_pins(path: Path) -> dict[str, str]:
@@ -34,9 +33,8 @@ CONSTRAINTS = read_pins(REQUIREMENTS / "constraints.txt")
 
 def test_every_pin_is_exact_and_without_local_suffix() -> None:
     pins = [read_pins(path) for path in REQUIREMENTS.rglob("*.txt")]
-    assert [
-        pin for each in pins for pin in each.values() if not re.fullmatch(r"==[\w.]+", pin)
-    ] == []
+    all_pins = [pin for each in pins for pin in each.values()]
+    assert [pin for pin in all_pins if not re.fullmatch(r"==[\w.]+", pin)] == []
 
 
 def test_sets_agree_with_constraints() -> None:

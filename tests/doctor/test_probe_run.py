@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ddl_core.config import RunSpec
@@ -18,6 +17,7 @@ from ddl_tools.launch import local_ranks, measuring, ranks
 from ddl_tools.records.ledger import plan_one
 from ddl_tools.records.paths import ProbeFiles, Tree
 from ddl_tools.records.probe import ProbeRecord, read_probe
+from tests.launch.running import processes_of
 from tests.pictures import write_pictures
 
 IMAGES = 6  # of each rank and split
@@ -56,15 +56,6 @@ def probed(
     return found, {one.subject: one for one in judge(found, directory)}
 
 
-def left_over(directory: Path) -> list[str]:
-    """Return the processes that still work on a probe."""
-    return [
-        " ".join(process.info["cmdline"] or ())
-        for process in psutil.process_iter(["cmdline"])
-        if any(str(directory) in word for word in process.info["cmdline"] or ())
-    ]
-
-
 def test_two_ranks_find_out_everything(images: Path, tmp_path: Path) -> None:
     steps: dict[str, bool] = {}
 
@@ -92,7 +83,7 @@ def test_two_ranks_find_out_everything(images: Path, tmp_path: Path) -> None:
     assert tuple(measured + first.omitted_bytes) == SIZES
     assert measured
     assert all(0 < one.seconds_min <= one.seconds <= one.seconds_max for one in first.all_reduce)
-    assert not left_over(tmp_path)
+    assert not processes_of(tmp_path)
 
 
 @pytest.fixture
@@ -131,7 +122,7 @@ def test_a_wrong_interface_is_named_and_ends_the_probe(images, tmp_path, monkeyp
     assert "has no 'ib9'" in found["interface"].detail
     assert "lo" in found["interface"].remedy
     assert found["ranks"].state == "bad"
-    assert not left_over(tmp_path)
+    assert not processes_of(tmp_path)
 
 
 @pytest.mark.extended
@@ -143,7 +134,7 @@ def test_a_rank_that_does_not_answer_is_named(images, tmp_path, monkeypatch) -> 
     assert (probe.error.kind, probe.error.rank) == ("Timeout", 1)
     assert "rank(s) 0 at 'joining the group'" in found["ranks"].detail
     assert "rank(s) 1 at 'thinking'" in found["ranks"].detail
-    assert not left_over(tmp_path)
+    assert not processes_of(tmp_path)
 
 
 def test_a_probe_is_no_run_of_a_study(tmp_path: Path) -> None:

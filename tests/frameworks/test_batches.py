@@ -124,13 +124,8 @@ def test_an_error_in_a_thread_reaches_who_asks_for_the_batch(data, tmp_path):
 
 def made_up(rank=0, split="train", layout="NCHW", **fields) -> Synthetic:
     values = {"image_size": 8, "train_images": 2 * 4 * RANKS * POOL, "eval_images": 19, **fields}
-    return Synthetic(
-        spec(loader="synthetic", **values),
-        None,
-        split,
-        ThreadRank(ThreadGroup(RANKS), rank),
-        layout,
-    )
+    group = ThreadRank(ThreadGroup(RANKS), rank)
+    return Synthetic(spec(loader="synthetic", **values), None, split, group, layout)
 
 
 def test_made_up_images_are_normal_and_each_rank_has_its_own():
