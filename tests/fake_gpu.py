@@ -32,8 +32,6 @@ class Streams:
         patch.setattr(torch.cuda, "stream", self._entered)
 
     def stream(self, name: str) -> SimpleNamespace:
-        """Return a new one."""
-
         def wait_stream(other: SimpleNamespace) -> None:
             self.log.append(f"{name} waits for {other.name}")
 
@@ -73,5 +71,4 @@ class Timeline:
         self._free = max(self.host, self._free) + seconds
 
     def wait(self) -> None:
-        """Let the host wait for the device."""
         self.host = max(self.host, self._free)

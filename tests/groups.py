@@ -24,8 +24,6 @@ class ThreadGroup:
 
 
 class ThreadRank:
-    """One rank's view."""
-
     device = torch.device("cpu")
     is_sharded = False
     waits_in_backward = False

@@ -20,7 +20,6 @@ def files(page: str) -> dict[str, str]:
 
 
 def write(names: Sequence[str], page: str, folder: Path) -> None:
-    """Write some of them."""
     for name in names:
         path = folder / name
         path.parent.mkdir(exist_ok=True)

@@ -143,8 +143,6 @@ class CropShifted:
 
 
 class Shifted(CropSampler):
-    """Draws such crops."""
-
     def draw(self, *place):
         right = super().draw(*place)
         return right._replace(left=right.left - 1 if right.left else 1)

@@ -103,8 +103,6 @@ NETWORKS = {
 
 @dataclass
 class Result:
-    """What a run left."""
-
     state: dict[str, Any]
     train: list[EpochRecord]
     evaluation: list[EpochRecord]
@@ -191,7 +189,6 @@ def assert_same_training(got: Result, want: Result) -> None:
 
 
 def numbers(of: Result) -> dict[str, torch.Tensor]:
-    """Return parameters, statistics and momenta."""
     # num_batches_tracked counts the forward passes of one rank.
     model = {
         name: tensor for name, tensor in of.state["model"].items() if tensor.is_floating_point()

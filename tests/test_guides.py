@@ -30,7 +30,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ddl(project: Path, *words: str) -> str:
-    """Run `ddl` of the copy."""
     return pages.ddl(project, project, *words)
 
 

@@ -38,8 +38,6 @@ RUN_S = 600
 
 @dataclass(frozen=True)
 class Lab:
-    """A running server: its folder, and how to ask it."""
-
     root: Path
     url: str
     token: str
@@ -122,7 +120,6 @@ return [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output img')]
 
 
 def choose(browser: Any, menu: str, command: str) -> None:
-    """Click on a menu, then on one of its entries."""
     for bar in browser.find_elements("css selector", ".lm-MenuBar-item"):
         if bar.text == menu:
             bar.click()
@@ -132,13 +129,11 @@ def choose(browser: Any, menu: str, command: str) -> None:
 
 
 def cells_of(lab: Lab, path: str) -> list[Any]:
-    """Return the cells of a notebook as the server has saved it."""
     content = json.loads(lab.get(f"api/contents/{path}"))["content"]
     return list(nbformat.from_dict(content).cells)
 
 
 def outputs_of(lab: Lab, path: str) -> list[Any]:
-    """Return the outputs of all cells in a notebook as the server has saved it."""
     return [output for cell in cells_of(lab, path) for output in cell.get("outputs", [])]
 
 

@@ -60,7 +60,6 @@ def show() -> Iterator[Show]:
 
 
 def texts(cell: nbformat.NotebookNode) -> str:
-    """Return all text that an executed cell shows."""
     return "\n".join(
         output.get("text") or output.data.get("text/markdown") or output.data.get("text/plain", "")
         for output in cell.outputs

@@ -22,7 +22,6 @@ INTERACTIVE, RECOMMEND = NOTEBOOKS / "03_interactive.ipynb", NOTEBOOKS / "04_rec
 
 
 def text(path: Path) -> str:
-    """Return all that the cells of an executed notebook show."""
     shown = []
     for cell in nbformat.read(path, as_version=4).cells:
         for output in cell.get("outputs", []):

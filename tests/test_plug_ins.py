@@ -26,7 +26,6 @@ for one in machine.examine_packages(()):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the page's package installed into it."""
     package, target = (tmp_path_factory.mktemp(name) for name in ("package", "installed"))
     return pages.install(PAGE, package, target)
 

@@ -33,13 +33,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def parse(words: list[str]) -> None:
-    """Parse the words of `ddl`, without calling anything.
-
-    Raises
-    ------
-    click.UsageError
-        If there is no such command, option or argument.
-    """
+    """Parse the words of `ddl`, without calling anything."""
     command: click.Command = main
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name, *words = words

@@ -31,7 +31,6 @@ pytestmark = [
 
 
 def follow(page: str, folder: Path) -> None:
-    """Write the files of a page and execute its commands."""
     pages.write(list(pages.files(page)), page, folder)
     run = {"ddl": pages.ddl, "python": pages.python}
     for program, *words in pages.calls(page):

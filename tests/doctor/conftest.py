@@ -60,7 +60,6 @@ def login_node(alone: StandIns) -> StandIns:
 
 @pytest.fixture
 def doctor() -> Doctor:
-    """Return a call of ``ddl doctor``."""
     return lambda *words: CliRunner().invoke(main, ["doctor", *map(str, words)])
 
 

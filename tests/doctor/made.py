@@ -68,5 +68,4 @@ def record(*answers: Answer, **changes: Any) -> ProbeRecord:
 
 
 def judged(probe: ProbeRecord) -> dict[str, Finding]:
-    """The findings by subject."""
     return {one.subject: one for one in judge(probe, results().probes / probe.name)}

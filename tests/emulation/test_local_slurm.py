@@ -88,7 +88,6 @@ def test_nothing_is_left_of_a_killed_session(cluster: EmulatedSlurm, start: Star
 
 
 def processes_at(folder: Path) -> list[psutil.Process]:
-    """Return the processes that name a folder in their command line."""
     found = psutil.process_iter(["cmdline"])
     return [one for one in found if str(folder) in " ".join(one.info["cmdline"] or ())]
 

@@ -8,8 +8,6 @@ from tests.frameworks.equality import STEPS, Training
 
 @pytest.fixture(scope="module")
 def trained() -> Callable[..., Training]:
-    """Return a function that trains by torch, once in each way."""
-
     @lru_cache
     def by_torch(workers: int = 2, steps: int = STEPS, **fields) -> Training:
         return Training(fields, steps, workers)

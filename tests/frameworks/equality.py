@@ -295,7 +295,6 @@ def apart(got: State, want: State, initial: State) -> float:
 
 
 def assert_equal(got: Result, want: Result) -> None:
-    """Compare weights, statistics, momenta, losses and logits."""
     for kind, one, other in _pairs(got, want):
         assert list(one) == list(other), f"names or order of {kind} differ"
         off = distance(one, other)

@@ -58,8 +58,6 @@ class Timed(DDP):
 
 
 class SlowRank(Timed):
-    """Sleeps on rank 1."""
-
     def backward(self, loss):
         if self.watched and self.rank == 1:
             slept()
@@ -89,8 +87,6 @@ class SlowNetwork(Timed):
 
 
 class SlowLoader(Synthetic):
-    """Sleeps before it gives a batch."""
-
     fetched = 0
 
     def __iter__(self):

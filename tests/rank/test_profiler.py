@@ -43,8 +43,6 @@ SMALL_BUCKETS = {"ddp": {"ddp_bucket_mb": 0.05}}
 
 @dataclass
 class Done:
-    """What a run left."""
-
     directory: Path
     profile: ProfileRecord
 
@@ -57,7 +55,6 @@ class Done:
 
     @property
     def epoch(self) -> EpochRecord:
-        """The watched epoch."""
         return [row for row in read_epochs(self.directory) if row.phase == "train"][-1]
 
     def spent(self, name: str) -> float:
@@ -65,7 +62,6 @@ class Done:
         return getattr(self.epoch.spent, f"{name}_s") / self.epoch.wall_s
 
     def of_epoch(self, seconds: float) -> float:
-        """Return the share of the watched epoch that `seconds` are."""
         return seconds / self.epoch.wall_s
 
     def account(self, name: str) -> np.ndarray:
@@ -81,7 +77,6 @@ class Done:
 
 @pytest.fixture(scope="module", autouse=True)
 def _names() -> Iterator[None]:
-    """Let this process and the ranks know the planted causes."""
     with pytest.MonkeyPatch.context() as patch:
         planted.teach(patch, "tests.rank.profiled_worker")
         patch.setattr("ddl_tools.launch.preflight.available_cores", lambda: 8)
