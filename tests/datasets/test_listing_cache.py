@@ -15,14 +15,13 @@ from ddl_core.data.tfrecord import list_records
 
 
 @pytest.fixture(autouse=True)
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node without stored lists, on which lists of small sets are stored at once."""
     place = tmp_path / "node"
     place.mkdir()
     monkeypatch.setenv("DDL_TMPDIR", str(place))
     monkeypatch.setattr(folder, "SETTLED_S", -1)
     monkeypatch.setattr(folder, "MIN_CACHED_BYTES", 1)
-    return place / f"ddl-{os.geteuid()}" / "listings"
 
 
 @pytest.fixture

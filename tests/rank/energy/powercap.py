@@ -17,14 +17,14 @@ ZONES = {
 COUNTED = ("intel-rapl:0", "intel-rapl:0:1", "intel-rapl:1", "intel-rapl:1:1")
 
 
-def make(root: Path, zones: dict[str, str] = ZONES, start_uj: int = 1_000) -> Path:
+def make(root: Path, zones: dict[str, str] = ZONES) -> Path:
     (root / "intel-rapl").mkdir(parents=True)  # the control type: no zone
     for folder, name in zones.items():
         zone = root / folder
         zone.mkdir()
         (zone / "name").write_text(name + "\n")
         (zone / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
-        put(root, folder, start_uj)
+        put(root, folder, 1_000)
     return root
 
 

@@ -20,12 +20,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def window(group: ThreadRank, root: Path, spenders: tuple[int, ...] = (0,)) -> float | None:
-    """Measure one window, in which some ranks let the machine use energy."""
+def window(group: ThreadRank, root: Path) -> float | None:
+    """Measure one window, in which one rank lets the machine use energy."""
     with Meter(group, None) as meter:
         meter.start()
         group.barrier()
-        if group.rank in spenders:
+        if group.rank == 0:
             powercap.spend(root)
         group.barrier()
         return meter.stop()
