@@ -30,7 +30,7 @@ from ddl_core.registry import known
 from ddl_tools import processes
 from ddl_tools.launch import commands, diagnose, engine, preflight, ranks
 from ddl_tools.launch.commands import Allocation
-from ddl_tools.launch.ranks import OnProgress
+from ddl_tools.launch.ranks import OnProgress, Watch
 from ddl_tools.processes import Passing, temporary_in
 from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.run import RunRecord, read_record
@@ -254,13 +254,7 @@ class Engines:
                 )
 
     def _execute(
-        self,
-        on_ranks: OnRanks | None,
-        spec: RunSpec,
-        files: RunFiles,
-        logs: Path,
-        on_progress: OnProgress | None,
-        stall_timeout: float,
+        self, on_ranks: OnRanks | None, spec: RunSpec, files: RunFiles, logs: Path, observe: Watch
     ) -> None:
         """Let the engines execute their ranks; after `on_ranks`, see `ranks.Execute`."""
         self._start()
@@ -268,8 +262,7 @@ class Engines:
         try:
             arguments = (ranks.WORKER, str(files.directory), str(logs), self._rendezvous())
             answers = [view.apply_async(engine.run_rank, *arguments) for view in self._views]
-            ended = partial(self._look, answers, on_ranks)
-            stalled = ranks.watch(spec, ended, files, on_progress, stall_timeout)
+            stalled = observe(partial(self._look, answers, on_ranks))
             cause = diagnose.ask_ranks(logs, self._token, stalled) if stalled else None
             gone = self._ended()
             whole = not self._broken and all(answer.ready() for answer in answers)

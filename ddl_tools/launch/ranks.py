@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 
@@ -38,7 +39,9 @@ STEP_END_S = 15.0  # less than `LocalJob.cancel` waits before it kills this proc
 
 Launcher = Popen[bytes] | LocalRanks
 OnProgress = Callable[[Standing], None]
-Execute = Callable[[RunSpec, RunFiles, Path, OnProgress | None, float], None]
+Watch = Callable[[Callable[[], bool]], str | None]
+"""`watch` of a run: returns when its ranks have ended, or says that they make no progress."""
+Execute = Callable[[RunSpec, RunFiles, Path, Watch], None]
 """Executes the ranks of an open attempt to their end; raises `Failed` if that is not completion."""
 
 
@@ -50,22 +53,14 @@ def run_ranks(
 ) -> RunRecord:
     """Execute a planned, failed or interrupted run; return its completed record.
 
+    `on_progress` is called with every new content of ``progress.json``, about once a second. After
+    `stall_timeout` seconds without any, a run that makes steps counts as hanging; by default
+    ``DDL_STALL_TIMEOUT``, else 300. For set-up and first steps, and for probes, see
+    `setup_limit_s`. `execute` is by default the run's launcher.
+
     `LaunchError` if the run failed, as its record then says; or if it is complete or at work
     elsewhere. `SpecError, DataError, RecordError, NotInstalledError` if it could not be started.
     `KeyboardInterrupt` if this process was interrupted or told to end, once all ranks are gone.
-
-    Parameters
-    ----------
-    run_dir
-        Folder with the run's ``run.json``.
-    on_progress
-        Called with every new content of ``progress.json``, about once a second.
-    stall_timeout
-        Seconds without a new ``progress.json`` after which a run that makes steps counts as
-        hanging; by default ``DDL_STALL_TIMEOUT``, else 300. For set-up and first steps, and for
-        probes, see `setup_limit_s`.
-    execute
-        How the ranks are executed; by default as processes of their own, by the run's launcher.
     """
     directory = Path(run_dir).resolve()
     files = RunFiles(directory)
@@ -79,7 +74,8 @@ def run_ranks(
         with _recorded(directory):
             _check(record, directory)
             logs = _begin(record, files)
-            (execute or _execute)(record.spec, files, logs, on_progress, limit)
+            observe = partial(watch, record.spec, files, on_progress, limit)
+            (execute or _execute)(record.spec, files, logs, observe)
         return read_record(directory)
 
 
@@ -125,13 +121,7 @@ def _begin(record: RunRecord, files: RunFiles) -> Path:
     return logs
 
 
-def _execute(
-    spec: RunSpec,
-    files: RunFiles,
-    logs: Path,
-    on_progress: OnProgress | None,
-    stall_timeout: float,
-) -> None:
+def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None:
     """Let processes of their own execute the ranks; see `Execute`."""
     if spec.nsys:  # else it would write into the node's own temporary folder
         commands.report_folder(logs).mkdir(parents=True, exist_ok=True)
@@ -145,9 +135,7 @@ def _execute(
             cause = f"the ranks cannot be started: {error}"
             raise Failed(Failure.of("NotStarted", cause)) from None
         try:
-            stalled = watch(
-                spec, lambda: launcher.poll() is not None, files, on_progress, stall_timeout
-            )
+            stalled = observe(lambda: launcher.poll() is not None)
             failure = diagnose.ask_ranks(logs, token, stalled) if stalled else None
         finally:
             with processes.undisturbed():
@@ -200,10 +188,10 @@ def _draw_weights(spec: RunSpec, files: RunFiles) -> None:
 
 def watch(
     spec: RunSpec,
-    ended: Callable[[], bool],
     files: RunFiles,
     on_progress: OnProgress | None,
     stall_timeout: float,
+    ended: Callable[[], bool],
 ) -> str | None:
     """Return when the ranks have `ended`; if they make no progress any more, return a text."""
     seen, since, progress = _changed(files.progress), time.monotonic(), None

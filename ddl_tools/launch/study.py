@@ -4,7 +4,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -227,33 +227,15 @@ def run_study(
 ) -> list[Entry]:
     """Run every run of `study` that has not ended; a failed one does not stop the others.
 
+    Return the ledger of the whole study afterwards. `data_dir` is the folder of the dataset for the
+    runs that are started now, by default the tree's own. `only` names the runs to plan and to run.
+    `parallel` is the number of runs at the same time, more than one for a study of accuracy alone.
+
     `SpecError` if runs of a study that measures throughput would slow each other. `LaunchError` if
     another process runs this study, or if SLURM, which has some of its runs, is silent. `DataError,
     RecordError` if the data are missing or the results cannot be written: nothing was started.
     `KeyboardInterrupt` if this process was interrupted or told to end; the run at work was ended
     cleanly.
-
-    Parameters
-    ----------
-    study, tree
-        The study, and where its records are.
-    retry_failed
-        Also run again what failed.
-    data_dir
-        Folder of the dataset, for the runs that are started now; by default the tree's own.
-    only
-        Plan and run no others than these, by `run_id`.
-    progress
-        Show a progress bar.
-    parallel
-        Runs at the same time, more than one for a study of accuracy alone.
-    submit
-        Starts a run.
-
-    Returns
-    -------
-    list of Entry
-        The ledger of the whole study afterwards.
     """
     if parallel > 1 and not study.asks_for_accuracy:
         raise SpecError(
@@ -270,33 +252,23 @@ def run_study(
         todo = _to_do(entries, retry_failed)
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir, only)
-        if todo:
-            with measuring.alone(f"study {study.name!r}"), local_ranks.shared():
-                _run_all(study, todo, tree, data_dir, submit, progress, parallel)
+        if not todo:
+            return ledger(study, tree)
+        # Not in a SLURM job, whose ranks may be on other nodes.
+        interleaved = study.interleave is not None and Allocation.current() is None
+        epochs = sum(one.spec.epochs for one in todo)
+        total, part = (epochs, "epoch") if interleaved else (len(todo), "run")
+        with (
+            measuring.alone(f"study {study.name!r}"),
+            local_ranks.shared(),
+            closing(screen(total, part) if progress else Screen(total)) as shown,
+        ):
+            if interleaved:
+                run_interleaved(study, todo, tree, data_dir, submit, shown)
+            else:
+                names = named(study.expand())
+                _run_in_order(_drawn(study, todo), submit, shown, names, parallel)
         return ledger(study, tree)
-
-
-def _run_all(
-    study: Study,
-    todo: list[Entry],
-    tree: Tree,
-    data_dir: Path | None,
-    submit: Submit,
-    progress: bool,
-    parallel: int,
-) -> None:
-    # Not in a SLURM job, whose ranks may be on other nodes.
-    interleaved = study.interleave is not None and Allocation.current() is None
-    epochs = sum(one.spec.epochs for one in todo)
-    total, part = (epochs, "epoch") if interleaved else (len(todo), "run")
-    shown = screen(total, part) if progress else Screen(total)
-    try:
-        if interleaved:
-            run_interleaved(study, todo, tree, data_dir, submit, shown)
-        else:
-            _run_in_order(_drawn(study, todo), submit, shown, named(study.expand()), parallel)
-    finally:
-        shown.close()
 
 
 def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
@@ -379,15 +351,12 @@ def _said(shown: Screen, name: str) -> Iterator[None]:
 
 def run_one(run_dir: Path) -> RunRecord:
     """Execute one planned run through its notebook and show its progress; return its record."""
-    shown = screen(1)
-    try:
-        with stoppable(), measuring.alone(f"run {run_dir.name}"), local_ranks.shared():
-            jobs = {run_dir.name: submit(run_dir)}
-            with _ending(jobs):
-                _show_until_one_ended(jobs.values(), shown, 0)
-                return jobs[run_dir.name].wait()
-    finally:
-        shown.close()
+    name = f"run {run_dir.name}"
+    with closing(screen(1)) as shown, stoppable(), measuring.alone(name), local_ranks.shared():
+        jobs = {run_dir.name: submit(run_dir)}
+        with _ending(jobs):
+            _show_until_one_ended(jobs.values(), shown, 0)
+            return jobs[run_dir.name].wait()
 
 
 def _show_until_one_ended(jobs: Collection[LocalJob], shown: Screen, done: int) -> None:

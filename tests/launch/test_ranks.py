@@ -179,7 +179,7 @@ class Watched:
         return self.looks > 500
 
     def watch(self) -> str | None:
-        return ranks.watch(self.spec, self.ended, self.files, None, stall_timeout=60)
+        return ranks.watch(self.spec, self.files, None, 60, self.ended)
 
 
 SETTING_UP = '{"phase": "setup", "epoch": 0, "stage": "listing the images"}'
