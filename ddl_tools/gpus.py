@@ -1,13 +1,11 @@
 """The GPUs that NVIDIA's driver lists here, asked without torch."""
 
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 
 from ddl_core.errors import LaunchError
 
-QUERY = ("--query-gpu=driver_version,uuid,name", "--format=csv,noheader")
 PATIENCE_S = 30
 # pip prefers the pinned version's build of that index to PyPI's, which is for the newest CUDA.
 INDEX = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu126 make env"
@@ -23,18 +21,22 @@ class Listed:
 
 def listed() -> Listed | None:
     """Return the GPUs that ``nvidia-smi`` lists and ``CUDA_VISIBLE_DEVICES`` leaves us, if any."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    try:
-        told = subprocess.run(
-            [program, *QUERY], capture_output=True, text=True, timeout=PATIENCE_S, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    rows = [line.split(", ", 2) for line in told.splitlines() if line.count(", ") > 1]
+    told = ask("driver_version,uuid,name", "csv,noheader")
+    rows = [line.split(", ", 2) for line in told if line.count(", ") > 1]
     names = tuple(rows[place][2] for place in _visible([uuid for _, uuid, _ in rows]))
     return Listed(rows[0][0], names) if names else None
+
+
+def ask(fields: str, form: str) -> list[str]:
+    """Return a line for each GPU from ``nvidia-smi``; none where it is not there, or fails."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", f"--format={form}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.splitlines()
 
 
 def count() -> int:

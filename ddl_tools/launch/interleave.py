@@ -10,9 +10,7 @@ import json
 import math
 import os
 import random
-import shutil
 import socket
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,7 +25,7 @@ import psutil
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError
 from ddl_core.system import INTERLEAVED
-from ddl_tools import processes
+from ddl_tools import gpus, processes
 from ddl_tools.labels import Names, named
 from ddl_tools.launch.notebook import LocalJob
 from ddl_tools.launch.screen import Screen
@@ -291,14 +289,6 @@ class MemoryNeed:
 def free_bytes() -> dict[str, int]:
     """Return the free memory of this machine and of each GPU that its driver shows."""
     found = {"this machine": psutil.virtual_memory().available}
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return found
-    query = [program, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return found
     # A GPU that shares the memory of the machine, or a part of one, has no number: "[N/A]".
-    lines = enumerate(line.strip() for line in answer.stdout.splitlines())
+    lines = enumerate(map(str.strip, gpus.ask("memory.free", "csv,noheader,nounits")))
     return found | {f"GPU {number}": int(line) * MIB for number, line in lines if line.isdecimal()}
