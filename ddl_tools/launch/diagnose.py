@@ -62,18 +62,9 @@ def diagnose(
     A killed rank comes first, because it makes the others raise that the connection is lost; then
     what the first failing rank wrote to ``error.json``; then exit codes.
 
-    Parameters
-    ----------
-    files
-        The run's files.
-    logs
-        Folder of this attempt's output: ``launcher.log`` and a folder for each rank.
-    exit_code
-        Of what started the ranks; negative where a signal ended it.
-    oom_kills
-        Number of processes that the system ended meanwhile because memory ran out.
-    ended
-        Rank and exit code of what ended badly, in order; by default read from `logs`.
+    `exit_code` is that of what started the ranks, negative where a signal ended it. `oom_kills` is
+    how many processes the system ended meanwhile because memory ran out. `ended` has rank and exit
+    code of what ended badly, in order; by default it is read from `logs`.
     """
     ended = ended_ranks(logs) if ended is None else ended
     killed = [(rank, code) for rank, code in ended if code < 0 and code not in CONSEQUENCES]
@@ -160,7 +151,11 @@ def ask_ranks(logs: Path, token: str, text: str) -> Failure:
         with suppress(psutil.Error):
             process.send_signal(signal.SIGUSR1)
     frames = _answers(logs, starts)
-    absent = [rank for rank, frame in frames.items() if not _in_framework(frame)]
+    absent = [
+        rank
+        for rank, frame in frames.items()
+        if frame is None or not any(name in frame for name in FRAMEWORKS)
+    ]
     blamed = absent[0] if len(absent) == 1 and len(frames) > 1 else None
     shown = [f"\n  rank {rank}: {frame or 'does not answer'}" for rank, frame in frames.items()]
     text += "" if blamed is None else f"; the others wait for rank {blamed}"
@@ -202,7 +197,3 @@ def _frame(log: Path, start: int) -> str | None:
         file.seek(start)
         found = INNERMOST.findall(file.read().decode(errors="replace"))
     return "{2} ({0}:{1})".format(*found[-1]) if found else None
-
-
-def _in_framework(frame: str | None) -> bool:
-    return frame is not None and any(name in frame for name in FRAMEWORKS)

@@ -87,7 +87,11 @@ class Kernel:
 
     def install(self) -> Path:
         """Write the kernel, in the place of an older one of ours; return its folder."""
-        self._refuse_foreign()
+        if self.folder.exists() and not _is_ours(self.folder):
+            raise LaunchError(
+                f"{self.folder} holds a kernel that `ddl kernel install` has not made; "
+                "choose another --name, or remove it with `jupyter kernelspec remove`"
+            )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps(self.description(), indent=1) + "\n"
@@ -98,13 +102,6 @@ class Kernel:
         except OSError as error:
             raise LaunchError(f"cannot write the kernel to {self.folder}: {error}") from None
         return self.folder
-
-    def _refuse_foreign(self) -> None:
-        if self.folder.exists() and not _is_ours(self.folder):
-            raise LaunchError(
-                f"{self.folder} holds a kernel that `ddl kernel install` has not made; "
-                "choose another --name, or remove it with `jupyter kernelspec remove`"
-            )
 
 
 def _is_ours(folder: Path) -> bool:

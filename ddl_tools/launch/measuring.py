@@ -31,7 +31,8 @@ def alone(what: str) -> Iterator[None]:
     if HELD in os.environ:
         yield
         return
-    path = lock_file()
+    given = os.environ.get(LOCK)
+    path = Path(given) if given else next(one for one in PLACES if one.is_dir()) / NAME
     lock = FileLock(path, mode=0o666, poll_interval=POLL_S)  # whatever the umask is: for all users
     try:
         with suppress(Timeout):
@@ -59,12 +60,6 @@ def alone(what: str) -> Iterator[None]:
         if lock.is_locked:
             _name_holder(path, "")
             lock.release()
-
-
-def lock_file() -> Path:
-    """Return the file: the machine's, or what ``DDL_MEASURING_LOCK`` says."""
-    given = os.environ.get(LOCK)
-    return Path(given) if given else next(one for one in PLACES if one.is_dir()) / NAME
 
 
 def _text(what: str, path: Path, waits: bool) -> str:

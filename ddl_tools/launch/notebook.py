@@ -217,15 +217,13 @@ class LocalJob:
         except DDLError as error:
             # A kernel that is interrupted while it starts does not survive.
             self._error = Interrupted("told to stop") if self._stopped else error
+            # One that did not start or was killed has left the record as it was.
+            unended = ("planned", "submitted", "running")
             try:
-                self._record(self._error)
+                if not is_locked(self.run_dir) and self.state in unended:
+                    finish_run(self.run_dir, Failure.of_error(self._error))
             except DDLError as unwritten:  # it has the reason too
                 self._error = unwritten
-
-    def _record(self, error: DDLError) -> None:
-        """Record the failure of a kernel that did not start, or was killed."""
-        if not is_locked(self.run_dir) and self.state in ("planned", "submitted", "running"):
-            finish_run(self.run_dir, Failure.of_error(error))
 
     def _keep_kernel(self, manager: Any) -> None:
         self._kernel = manager

@@ -192,6 +192,7 @@ def _gpus(spec: RunSpec, site: Site) -> dict[str, str | int]:
 def _variables(site: Site, project: Path) -> dict[str, str]:
     """Return what the job exports: what the site says may be more, and has the last word."""
     caches = site.caches
+    quoted = re.sub(r'(["\\`$])', r"\\\1", str(project))  # to stand in double quotes of a shell
     interfaces = {
         "NCCL_SOCKET_IFNAME": site.nccl_interface,
         "GLOO_SOCKET_IFNAME": site.gloo_interface,
@@ -199,7 +200,7 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
     }
     return {
         "USER": USER,
-        "PYTHONPATH": f"{_in_quotes(project)}${{PYTHONPATH:+:$PYTHONPATH}}",
+        "PYTHONPATH": f"{quoted}${{PYTHONPATH:+:$PYTHONPATH}}",
         CACHES: caches,
         "XDG_CACHE_HOME": caches,
         "MPLCONFIGDIR": f"{caches}/matplotlib",
@@ -211,11 +212,6 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
         **({"HOROVOD_CONTROLLER": "mpi"} if site.horovod_controller == "mpi" else {}),
         **site.environment,
     }
-
-
-def _in_quotes(path: Path) -> str:
-    """Return a path as it stands in double quotes of a shell script."""
-    return re.sub(r'(["\\`$])', r"\\\1", str(path))
 
 
 def srun_argv(spec: RunSpec, site: Site) -> list[str]:

@@ -26,8 +26,6 @@ from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.study import Study
 
-SECONDS_PER_HOUR = 3600
-
 
 @dataclass(frozen=True)
 class Job:
@@ -109,7 +107,7 @@ def _drawn(item: Entry) -> str:
 def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
     """Return what a job of some runs may cost at most: nodes x time limit x starts, in hours."""
     starts = 1 + requeues(specs, site)
-    return specs[0].machines * starts * options.limit_s(site, len(specs)) / SECONDS_PER_HOUR
+    return specs[0].machines * starts * options.limit_s(site, len(specs)) / 3600
 
 
 def show_costs(entries: list[Entry], jobs: list[Job]) -> str:
