@@ -79,7 +79,7 @@ def _server(environment: Mapping[str, str]) -> Iterator[str]:
             process = processes.start(
                 [sys.executable, "-m", PROGRAM],
                 token=token,
-                log=_log(address),
+                log=Path(folder, "log"),
                 environment={**environment, **own},
                 stdin=listener.fileno(),
             )
@@ -90,10 +90,6 @@ def _server(environment: Mapping[str, str]) -> Iterator[str]:
                 processes.end_all(token)
                 process.kill()  # just started, it may not have carried its token yet
                 process.wait()
-
-
-def _log(address: str) -> Path:
-    return Path(address).with_name("log")
 
 
 @contextmanager
@@ -136,8 +132,8 @@ def local_ranks(
                 connection.send(request)
                 answer = connection.recv() if connection.poll(START_S) else None
         if connection is None or not isinstance(answer, int):
-            silent = f"the process that is to fork the ranks does not answer{tail(_log(address))}"
-            raise OSError(answer or silent)
+            log = tail(Path(address).with_name("log"))
+            raise OSError(answer or f"the process that is to fork the ranks does not answer{log}")
         yield LocalRanks(connection, answer)
 
 

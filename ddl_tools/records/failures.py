@@ -82,13 +82,7 @@ _BY_TEXT: list[tuple[Category, str]] = [
 _OTHERWISE: dict[str, Category] = {"Killed": "killed", "NotStarted": "environment"}
 
 # Signals by which a program ends itself, or its mistake does.
-_OWN_SIGNALS = (
-    signal.SIGSEGV,
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-)
+_OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 # The last state of a job, as squeue, sacct and scontrol name it.
 _BY_STATE: dict[str, Category] = {
@@ -110,16 +104,9 @@ def classify(
 ) -> Category:
     """Return the class of a failure: by the state of the job, the kind, the text, the exit code.
 
-    Parameters
-    ----------
-    kind
-        Name of the exception, or ``Killed``, ``Crashed``, ``NotStarted``, ``Timeout``.
-    text
-        Its message and the last lines of the log.
-    exit_code
-        Exit code of the first rank to fail; negative where a signal ended it.
-    state
-        SLURM's state of a job that has ended; else empty.
+    `kind` is the name of an exception, or ``Killed``, ``Crashed``, ``NotStarted``, ``Timeout``;
+    `text` its message and the last lines of the log. `exit_code` is that of the first rank to fail,
+    negative where a signal ended it. `state` is SLURM's, of a job that has ended.
     """
     if state in _BY_STATE:
         return _BY_STATE[state]

@@ -42,20 +42,17 @@ def provenance(library: str = "torch") -> dict[str, Any]:
     Without a checkout, the commit is ``DDL_COMMIT``. ``not_pinned`` are the packages of another
     version than ``requirements/`` ask for in the environment of `library`.
     """
-    packages = _versions()
+    names = [*PACKAGES, *(name for kind in registry.REGISTRIES for name in registry.packages(kind))]
+    packages = {name: version for name in names if (version := _version(name))}
+    status = _git("status", "--porcelain", "--untracked-files=no")
     return {
         "git_commit": _git("rev-parse", "HEAD") or os.environ.get("DDL_COMMIT"),
-        "git_dirty": _dirty(),
+        "git_dirty": None if status is None else bool(status),
         "python": platform.python_version(),
         "packages": packages,
         "not_pinned": _not_pinned(packages, library),
         "scheduler": {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ},
     }
-
-
-def _versions() -> dict[str, str]:
-    names = [*PACKAGES, *(name for kind in registry.REGISTRIES for name in registry.packages(kind))]
-    return {name: version for name in names if (version := _version(name))}
 
 
 def _not_pinned(packages: dict[str, str], library: str) -> list[str]:
@@ -105,11 +102,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _dirty() -> bool | None:
-    status = _git("status", "--porcelain", "--untracked-files=no")
-    return None if status is None else bool(status)
 
 
 def _git(*arguments: str) -> str | None:

@@ -64,8 +64,7 @@ def validated(
     """Return the record in the `content` of a file; its ``<kind>_version`` must be `version`."""
     found = content.get(f"{kind}_version")
     if found != version:
-        text = f"{path} has {kind} version {found!r}; this code reads {version}"
-        raise RecordError(text)
+        raise RecordError(f"{path} has {kind} version {found!r}; this code reads {version}")
     try:
         return model.model_validate(content)
     except ValidationError as error:
