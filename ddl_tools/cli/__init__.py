@@ -68,8 +68,7 @@ def _check_seconds(variable: str) -> None:
 
 
 @click.group(
-    cls=Application,
-    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    cls=Application, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
 @click.version_option(__version__, prog_name="ddl")
 def main() -> None:

@@ -7,14 +7,7 @@ from typing import Any
 import click
 
 from ddl_core.errors import STOPPED, FairnessError, Interrupted
-from ddl_tools.cli.options import (
-    account_option,
-    data_option,
-    dry_run_option,
-    partition_option,
-    results_option,
-    site_option,
-)
+from ddl_tools.cli import options as common
 from ddl_tools.records.paths import Tree
 
 
@@ -32,7 +25,7 @@ def _numbers(
 
 @click.command()
 @click.option("--model", default="resnet50", help="Network, as of `ddl run`.")
-@data_option
+@common.data_option
 @click.option("--minutes", type=click.FloatRange(1), metavar="N",
               help="Time limit. [default: 10; with --site 5, of each run]")  # fmt: skip
 @click.option("--workers", metavar="N,N,...", callback=_numbers,
@@ -44,13 +37,13 @@ def _numbers(
               help="Images per rank and step. [default: 64 on a GPU, 8 on a CPU]")  # fmt: skip
 @click.option("--image-size", type=click.IntRange(8, 4096), default=224, metavar="N",
               help="Side of the training crop (pixels).")  # fmt: skip
-@site_option("Measure in SLURM jobs on 1, 2 and 4 nodes: a name from slurm/, or a path.")
-@account_option
-@partition_option
+@common.site_option("Measure in SLURM jobs on 1, 2 and 4 nodes: a name from slurm/, or a path.")
+@common.account_option
+@common.partition_option
 @click.option("--max-node-hours", type=click.FloatRange(0), default=10.0, metavar="N",
               help="With --site: limit of all jobs, by their time limits.")  # fmt: skip
-@results_option
-@dry_run_option
+@common.results_option
+@common.dry_run_option
 def recommend(
     data_dir: Path | None,
     minutes: float | None,

@@ -16,34 +16,17 @@ from ddl_core.config import RunSpec
 from ddl_core.timing import Spent
 from ddl_tools import markdown
 from ddl_tools.cli import main
+from ddl_tools.records import run
 from ddl_tools.records.failures import REMEDIES
 from ddl_tools.records.paths import PROJECT
 from ddl_tools.records.profiling import ProfileRecord, RankProfile, Shares
-from ddl_tools.records.run import (
-    Attempt,
-    DataInfo,
-    Emulation,
-    EpochRecord,
-    Failure,
-    RunRecord,
-    Slot,
-)
 
 FOLDER = PROJECT / "docs" / "reference"
 NAMES = ("cli", "cli-data", "cli-study", "run-fields", "records", "failures")
 PAGES = tuple(FOLDER / f"{name}.md" for name in NAMES)
 MODELS: tuple[type[BaseModel], ...] = (
-    RunRecord,
-    Attempt,
-    Failure,
-    DataInfo,
-    EpochRecord,
-    Spent,
-    Slot,
-    Emulation,
-    ProfileRecord,
-    RankProfile,
-    Shares,
+    *(run.RunRecord, run.Attempt, run.Failure, run.DataInfo, run.EpochRecord, Spent, run.Slot),
+    *(run.Emulation, ProfileRecord, RankProfile, Shares),
 )
 GROUPS = ("data", "study")  # groups of commands with a page of their own
 FIELD_OPTIONS = (

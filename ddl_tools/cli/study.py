@@ -10,22 +10,7 @@ import click
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import FairnessError, LaunchError, SpecError
-from ddl_tools.cli.options import (
-    account_option,
-    ask_queue,
-    checked_name,
-    command_of,
-    data_option,
-    dry_run_option,
-    partition_option,
-    results_option,
-    show_entries,
-    site_option,
-    spec_options,
-    study_argument,
-    warn_of_disagreement,
-    warning,
-)
+from ddl_tools.cli import options as common
 from ddl_tools.emulation import validity
 from ddl_tools.labels import Names, named
 from ddl_tools.records import ledger as state
@@ -42,17 +27,16 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
-MAX_NODE_HOURS = 10_000.0  # limit against a mistyped number
 ENDED = ("completed", "failed", "interrupted", "damaged")
 
 
 @click.command()
-@spec_options
+@common.spec_options
 @click.option("--study", "study_name", default=ADHOC, metavar="NAME",
-              callback=checked_name, help="Folder the run is kept under.")  # fmt: skip
-@data_option
-@results_option
-@dry_run_option
+              callback=common.checked_name, help="Folder the run is kept under.")  # fmt: skip
+@common.data_option
+@common.results_option
+@common.dry_run_option
 def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fields: Any) -> None:
     """Train once and record how fast it was.
 
@@ -74,7 +58,7 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
         )
     if dry_run:
         click.echo(f"{entry(spec, directory).state}: {directory}")
-        click.echo(command_of(spec, directory))
+        click.echo(common.command_of(spec, directory))
         return
     preflight.check_room(directory)
     check_data([entry(spec, directory)], tree, data_dir)
@@ -104,10 +88,10 @@ def study() -> None:
 
 
 @study.command("plan")
-@study_argument
-@data_option
-@results_option
-@dry_run_option
+@common.study_argument
+@common.data_option
+@common.results_option
+@common.dry_run_option
 def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: bool) -> None:
     """List all runs of a study and write their records, without starting any.
 
@@ -121,7 +105,7 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     if not dry_run:
         state.plan(definition, tree, data_dir)
     entries, runs = ledger(definition, tree), definition.expand()
-    click.echo(show_entries(entries))
+    click.echo(common.show_entries(entries))
     click.echo(counts(entries))
     interleaved = definition.interleave is not None
     discarded = without_throughput(runs, interleaved=interleaved, images=images)
@@ -137,9 +121,9 @@ parallel_option = click.option(
 @study.command("run")
 @click.argument("name", metavar="STUDY")
 @parallel_option
-@data_option
-@results_option
-@dry_run_option
+@common.data_option
+@common.results_option
+@common.dry_run_option
 def run_command(**options: Any) -> None:
     """Run the missing runs of a study; failed runs are left alone."""
     _start(**options, retry_failed=False)
@@ -148,20 +132,20 @@ def run_command(**options: Any) -> None:
 @study.command("resume")
 @click.argument("name", metavar="STUDY")
 @parallel_option
-@data_option
-@results_option
-@dry_run_option
+@common.data_option
+@common.results_option
+@common.dry_run_option
 def resume_command(**options: Any) -> None:
     """Run the missing and the failed runs of a study."""
     _start(**options, retry_failed=True)
 
 
 @study.command("status")
-@study_argument
+@common.study_argument
 @click.option("--watch", is_flag=True,
               help="Show each change until all runs have ended; status 1 if one is incomplete."
               )  # fmt: skip
-@results_option
+@common.results_option
 def status_command(definition: Study, watch: bool, tree: Tree) -> None:
     """Show which runs are complete, failed, running, in SLURM's queue or missing.
 
@@ -175,14 +159,14 @@ def status_command(definition: Study, watch: bool, tree: Tree) -> None:
     watcher, shown = _Watcher(), ""
     while True:
         entries = watcher.look(definition, tree)
-        parts = (show_entries(entries), counts(entries), *remedies(entries), *live(entries))
+        parts = (common.show_entries(entries), counts(entries), *remedies(entries), *live(entries))
         others = put_aside(definition.name, tree)
         text = "\n".join([*parts, *statements(entries), *([others] if others else [])])
         if text != shown:
             if watch:
                 click.clear()
             click.echo(text)
-            warn_of_disagreement(entries)
+            common.warn_of_disagreement(entries)
             shown = text
         if not watch:
             return
@@ -211,7 +195,7 @@ class _Watcher:
         if self._states == before and time.monotonic() < self._due:
             return reconcile.with_queue(entries, self._queue)
         self._due = time.monotonic() + ASK_QUEUE_EVERY_S
-        self._queue = ask_queue()
+        self._queue = common.ask_queue()
         return reconcile.reconciled(entries, self._queue)
 
     def _entry(self, spec: RunSpec, directory: Path) -> Entry:
@@ -230,7 +214,7 @@ class _Watcher:
 
 @study.command("verify")
 @click.argument("name", metavar="STUDY")
-@results_option
+@common.results_option
 def verify_command(name: str, tree: Tree) -> None:
     """Check the records of a study for damage; status 1 if there is any.
 
@@ -251,8 +235,8 @@ def verify_command(name: str, tree: Tree) -> None:
 
 
 @study.command("compare")
-@study_argument
-@results_option
+@common.study_argument
+@common.results_option
 def compare_command(definition: Study, tree: Tree) -> None:
     """Compare each configuration of an interleaved study with its baseline.
 
@@ -266,11 +250,13 @@ def compare_command(definition: Study, tree: Tree) -> None:
 
 
 @study.command("submit")
-@study_argument
-@site_option("Machine: the name of a file in slurm/ (generic for slurm/generic.toml), or a path.",
-             required=True)  # fmt: skip
-@account_option
-@partition_option
+@common.study_argument
+@common.site_option(
+    "Machine: the name of a file in slurm/ (generic for slurm/generic.toml), or a path.",
+    required=True,
+)
+@common.account_option
+@common.partition_option
 @click.option("--time", metavar="HH:MM:SS",
               help="Time limit of each job. [default: the site's; of a block the sum of its runs']"
               )  # fmt: skip
@@ -281,11 +267,11 @@ def compare_command(definition: Study, tree: Tree) -> None:
 @click.option("--small-first", is_flag=True,
               help="Let larger runs of a configuration wait for its smallest run."
               )  # fmt: skip
-@click.option("--max-node-hours", type=click.FloatRange(0), default=MAX_NODE_HOURS, metavar="N",
+@click.option("--max-node-hours", type=click.FloatRange(0), default=10_000.0, metavar="N",
               help="Refuse to submit if the jobs may cost more.")  # fmt: skip
-@data_option
-@results_option
-@dry_run_option
+@common.data_option
+@common.results_option
+@common.dry_run_option
 def submit_command(
     definition: Study,
     site_name: str,
@@ -334,14 +320,14 @@ def submit_command(
         ):
             click.echo(f"{job_id}  {names[item.spec.run_id]}")
         return
-    queue = ask_queue()
+    queue = common.ask_queue()
     plan = core.prepare(with_queue(ledger(definition, tree), queue), site, options, queue, choice)
     for job in plan.jobs:
         click.echo(f"# {RunFiles(job.entries[0].directory).script}")
         click.echo(job.script)
-    with warning("nothing would be submitted"):
+    with common.warning("nothing would be submitted"):
         show(plan)
-    with warning("nothing could be submitted now"):
+    with common.warning("nothing could be submitted now"):
         check_data([item for job in plan.jobs for item in job.entries], tree, data_dir)
 
 
@@ -366,11 +352,11 @@ def _show_plan(plan: "SubmitPlan", names: Names) -> None:
 
 
 @study.command("cancel")
-@study_argument
+@common.study_argument
 @click.option("--run", "run_ids", multiple=True, metavar="ID",
               help="Cancel only this run; repeatable.")  # fmt: skip
-@results_option
-@dry_run_option
+@common.results_option
+@common.dry_run_option
 def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_run: bool) -> None:
     """Cancel the SLURM jobs of a study; you can submit its runs again.
 
@@ -390,10 +376,10 @@ def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_
 
 
 @study.command("publish")
-@click.argument("name", metavar="NAME", callback=checked_name)
+@click.argument("name", metavar="NAME", callback=common.checked_name)
 @click.option("--second", is_flag=True,
               help="As a second measurement of a published study, to data/second/.")  # fmt: skip
-@results_option
+@common.results_option
 def publish_command(name: str, second: bool, tree: Tree) -> None:
     """Copy the records of completed runs to data/runs/, to be committed."""
     from ddl_tools.records.publish import publish
@@ -407,12 +393,7 @@ def publish_command(name: str, second: bool, tree: Tree) -> None:
 
 
 def _start(
-    name: str,
-    parallel: int,
-    data_dir: Path | None,
-    tree: Tree,
-    dry_run: bool,
-    retry_failed: bool,
+    name: str, parallel: int, data_dir: Path | None, tree: Tree, dry_run: bool, retry_failed: bool
 ) -> None:
     from ddl_tools.launch.study import find_study, pending, run_study, summary, without_throughput
 
@@ -429,20 +410,18 @@ def _start(
     if dry_run:
         entries = ledger(definition, tree)
         todo = pending(entries, retry_failed)
-        click.echo(show_entries(entries))
+        click.echo(common.show_entries(entries))
         click.echo(counts(entries))
         how = f"{parallel} at the same time" if parallel > 1 else "one after the other"
-        how = "interleaved" if interleaved else how
-        click.echo(f"would run {len(todo)}, {how}:")
+        click.echo(f"would run {len(todo)}, {'interleaved' if interleaved else how}:")
         for item in todo:
-            click.echo(f"  {command_of(item.spec, item.directory)}")
+            click.echo(f"  {common.command_of(item.spec, item.directory)}")
         return
     try:
-        entries = checked(
-            run_study(
-                definition, tree, retry_failed=retry_failed, data_dir=data_dir, parallel=parallel
-            )
+        entries = run_study(
+            definition, tree, retry_failed=retry_failed, data_dir=data_dir, parallel=parallel
         )
+        entries = checked(entries)
     except KeyboardInterrupt:
         click.echo(summary(checked(ledger(definition, tree))), err=True)
         again = "resume" if retry_failed else "run"
@@ -450,7 +429,7 @@ def _start(
         raise
     click.echo(summary(entries))
     _say(put_aside(definition.name, tree))
-    disagree = warn_of_disagreement(entries)
+    disagree = common.warn_of_disagreement(entries)
     if open_runs := sum(item.state != "completed" for item in entries):
         raise LaunchError(
             f"{open_runs} of {len(entries)} runs are not complete; the output of each rank is in "

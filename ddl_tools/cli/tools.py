@@ -12,17 +12,8 @@ from tqdm import tqdm
 from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError, RecordError
 from ddl_core.registry import LOADERS, MODELS
-from ddl_tools.cli.options import (
-    FILE,
-    FOLDER,
-    account_option,
-    data_option,
-    dry_run_option,
-    partition_option,
-    results_option,
-    site_option,
-    tree_of,
-)
+from ddl_tools.cli import options as common
+from ddl_tools.cli.options import FILE, FOLDER, tree_of
 from ddl_tools.records.paths import REPORT, ProbeFiles, Tree, committed, results
 
 if TYPE_CHECKING:
@@ -31,12 +22,11 @@ if TYPE_CHECKING:
     from ddl_tools.doctor.checks import Report
 
 READERS = sorted(name for name in LOADERS if name != "synthetic")
-NOT_READY = 1  # exit status
 _ABOVE_0 = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
-@site_option("Machine to submit to: a name from slurm/, or a path.")
+@common.site_option("Machine to submit to: a name from slurm/, or a path.")
 @click.option("--ranks", type=click.IntRange(1), metavar="N",
               help="Start N ranks on each node and test them together. [default: the GPUs of a "
               "node with --site, else none]")  # fmt: skip
@@ -46,16 +36,16 @@ _ABOVE_0 = click.FloatRange(min=0, min_open=True)
               help="Loader processes of each rank, as in the study.")  # fmt: skip
 @click.option("--data-format", type=click.Choice(["folder", "tfrecord"]), default="folder",
               help="What the data folder holds.")  # fmt: skip
-@account_option
-@partition_option
+@common.account_option
+@common.partition_option
 @click.option("--time", metavar="HH:MM:SS", help="Time limit of the job. [default: 00:10:00]")
 @click.option("--wait", "wait_min", type=click.FloatRange(0), default=15.0,
               metavar="MINUTES", help="Longest wait for the job.")  # fmt: skip
 @click.option("--show", type=FOLDER, metavar="DIR", help="Folder of an earlier probe to report on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@data_option
-@results_option
-@dry_run_option
+@common.data_option
+@common.results_option
+@common.dry_run_option
 def doctor(
     site_name: str | None,
     account: str | None,
@@ -92,21 +82,20 @@ def doctor(
         with tqdm(bar_format="{desc} [{elapsed}]", leave=False, disable=None) as bar:
             report = checks.examine(asked, tree, bar.set_description_str)
     ready = f"Ready for {site_name}" if site_name else "The laptop study can run here"
-    click.echo(_as_json(report) if as_json else _as_text(report, "" if show else ready))
+    bad = any(one.state == "bad" for one in report.findings)
+    if as_json:
+        findings = [asdict(one) for one in report.findings]
+        click.echo(json.dumps({"ready": not bad, "findings": findings}, indent=1))
+    else:
+        click.echo(_as_text(report, "" if show else ready))
     if report.directory and not show:
         drawn = redraw_probes(tree, figures=tree.figures)
         if not as_json:
             click.echo(f"record: {ProbeFiles(report.directory).record}")
             for path in (path for path in drawn if path.suffix == ".png"):
                 click.echo(f"figure: {path}")
-    if any(one.state == "bad" for one in report.findings):
-        sys.exit(NOT_READY)
-
-
-def _as_json(report: "Report") -> str:
-    findings = [asdict(one) for one in report.findings]
-    ready = all(one.state != "bad" for one in report.findings)
-    return json.dumps({"ready": ready, "findings": findings}, indent=1)
+    if bad:
+        sys.exit(1)
 
 
 def _as_text(report: "Report", ready: str) -> str:
@@ -146,10 +135,9 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
     from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
     from ddl_tools.analysis.redraw import redraw
 
-    if carbon_g_per_kwh is None:
-        carbon_g_per_kwh = WORLD_G_PER_KWH
+    carbon = WORLD_G_PER_KWH if carbon_g_per_kwh is None else carbon_g_per_kwh
     tree = tree_of(root) if root else committed()
-    done = redraw(tree, figures=tree.figures, studies=studies, carbon_g_per_kwh=carbon_g_per_kwh)
+    done = redraw(tree, figures=tree.figures, studies=studies, carbon_g_per_kwh=carbon)
     for line in done.summary(reasons=bool(studies)):
         click.echo(line)
     click.echo(f"{len(done.files)} files in {tree.figures}")
@@ -250,19 +238,14 @@ def kernel() -> None:
 
 
 @kernel.command()
-@click.option(
-    "--name", default="ddl", help="Name of the kernel: small letters, digits and . _ - only."
-)
-@click.option(
-    "--user", is_flag=True, help="Install in this user's Jupyter folder. [default without --prefix]"
-)
-@click.option(
-    "--prefix",
-    type=FOLDER,
-    metavar="DIR",
-    help="Install below DIR/share/jupyter, e.g. for a group.",
-)
-@site_option("Load the modules of this machine: a name from slurm/, or a file.")
+@click.option("--name", default="ddl",
+              help="Name of the kernel: small letters, digits and . _ - only.")  # fmt: skip
+@click.option("--user", is_flag=True,
+              help="Install in this user's Jupyter folder. [default without --prefix]"
+              )  # fmt: skip
+@click.option("--prefix", type=FOLDER, metavar="DIR",
+              help="Install below DIR/share/jupyter, e.g. for a group.")  # fmt: skip
+@common.site_option("Load the modules of this machine: a name from slurm/, or a file.")
 @click.option("--dry-run", is_flag=True, help="Print the files; write nothing.")
 def install(
     name: str, site_name: str | None, user: bool, prefix: Path | None, dry_run: bool
@@ -332,7 +315,7 @@ def bench() -> None:
 @click.option("--epochs", type=click.IntRange(1, 1000), default=3,
               help="Passes from memory, after one from the disk.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@data_option
+@common.data_option
 def loader_command(
     loaders: tuple[str, ...],
     formats: tuple[str, ...],
@@ -353,10 +336,9 @@ def loader_command(
         for loader in loaders or [name for name in READERS if not name.endswith("_gpu")]
         for form in formats or ("folder",)
     ]
-    found = []
     with alone("ddl bench loader"):
-        for loader, form in tqdm(cases, desc="loaders", unit="loader", leave=False):
-            found.append(_measure(loader, form, folder, **settings))
+        bar = tqdm(cases, desc="loaders", unit="loader", leave=False)
+        found = [_measure(loader, form, folder, **settings) for loader, form in bar]
     click.echo(json.dumps(found, indent=1) if as_json else _rates(found))
 
 
