@@ -37,10 +37,7 @@ def open_loader(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> Fi
 
 
 def measure(
-    what: str,
-    images: int,
-    work: Callable[[], object],
-    cpu_clock: Callable[[], float] = cpu_seconds,
+    what: str, images: int, work: Callable[[], object], cpu_clock: Callable[[], float] = cpu_seconds
 ) -> Rate:
     """Return the rate at which `work` handles its `images` images."""
     wall, cpu = time.perf_counter(), cpu_clock()

@@ -13,28 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ddl_core.data import tfrecord
 from ddl_core.data.folder import SPLITS, ImageList, list_images
 from ddl_core.data.image import describe
-from ddl_core.data.tfrecord import (
-    DESCRIPTION,
-    ENCODED,
-    LABEL,
-    PREFIXES,
-    TFRECORD,
-    index_path,
-    read_index,
-    shard_name,
-    shards_in,
-)
 from ddl_core.errors import DataError
 from ddl_core.files import replacing, require_file
-from ddl_tools.datasets.output import (
-    filling,
-    is_made,
-    parallel,
-    read_settings,
-    write_settings,
-)
+from ddl_tools.datasets.output import filling, is_made, parallel, read_settings, write_settings
 from ddl_tools.datasets.records import (
     FILENAME,
     SYNSET,
@@ -66,13 +50,9 @@ class ShardTask(NamedTuple):
 class Conversion:
     """Images of a folder, and the shards that they become.
 
-    Attributes
-    ----------
-    description
-        Content of ``shards.json``: the seed, a hash of the source's names, the number of images and
-        of shards by split, and the names of the classes, the first of which has label 1.
-    bytes
-        Estimated size of each split.
+    `description` is the content of ``shards.json``: the seed, a hash of the source's names, the
+    number of images and of shards by split, and the names of the classes, the first of which has
+    label 1. `bytes` is the estimated size of each split.
     """
 
     source: Path
@@ -101,7 +81,7 @@ class Conversion:
         missing = sum(len(task.images) for task in tasks)
         with filling(self.folder, sum(self.bytes.values()) * missing / records):
             self.folder.mkdir(exist_ok=True)
-            write_settings(self.folder / DESCRIPTION, self.description)
+            write_settings(self.folder / tfrecord.DESCRIPTION, self.description)
             for part in self.folder.glob(".*.part"):  # of a process that was killed
                 part.unlink()
             list(parallel(_make_shard, tasks, "convert", processes=processes))
@@ -114,7 +94,7 @@ class Conversion:
             order = shuffled(self.description["seed"], split, len(images))
             for number, part in enumerate(np.array_split(order, count)):
                 chosen = [(images.name(index), images.label(index)) for index in part.tolist()]
-                path = self.folder / shard_name(split, number, count)
+                path = self.folder / tfrecord.shard_name(split, number, count)
                 tasks.append(ShardTask(path, images.root, chosen))
         return tasks
 
@@ -129,20 +109,13 @@ def plan_conversion(
 ) -> Conversion:
     """List the images of a folder and divide them into shards; writes nothing.
 
-    Parameters
-    ----------
-    source
-        Holds ``train/<class>/*`` and ``val/<class>/*``.
-    out
-        Receives ``train-*-of-*``, ``validation-*-of-*``, ``index/*.idx`` and ``shards.json``.
-        Default: ``source/tfrecord``.
-    train_shards, val_shards
-        Default: as many as `out` has already, else so many that a shard is 64 to 128 MB.
-    seed
-        Of the order in which images go into shards.
+    `source` holds ``train/<class>/*`` and ``val/<class>/*``. `out`, by default ``source/tfrecord``,
+    receives ``train-*-of-*``, ``validation-*-of-*``, ``index/*.idx`` and ``shards.json``. There are
+    by default as many shards as `out` has already, else so many that one is 64 to 128 MB. `seed`
+    is that of the order in which images go into shards.
     """
     root = Path(source).absolute()
-    folder = Path(out).absolute() if out else root / TFRECORD
+    folder = Path(out).absolute() if out else root / tfrecord.TFRECORD
     train = list_images(root / "train")
     images = {"train": train, "val": list_images(root / "val", train.classes)}
     there = read_description(folder)
@@ -169,7 +142,7 @@ def plan_conversion(
 def read_description(folder: Path) -> dict[str, Any] | None:
     """Return the description of a TFRecord set; None of a published one, which has none."""
     fields = ("seed", "source", "images", "shards", "classes")
-    return read_settings(folder / DESCRIPTION, "ddl data convert", *fields)
+    return read_settings(folder / tfrecord.DESCRIPTION, "ddl data convert", *fields)
 
 
 def shuffled(seed: int, split: str, count: int) -> NDArray[np.int64]:
@@ -207,8 +180,8 @@ def _features(source: Path, name: str, label: int) -> dict[str, Value]:
     content, image = _open(source / name)
     synset, _, filename = name.partition("/")
     return {
-        ENCODED: content,
-        LABEL: label + 1,
+        tfrecord.ENCODED: content,
+        tfrecord.LABEL: label + 1,
         SYNSET: os.fsencode(synset),
         FILENAME: os.fsencode(filename),
         "image/format": (image.format or "").encode(),
@@ -238,7 +211,7 @@ def _open(path: Path) -> tuple[bytes, Image.Image]:
 def make_indices(folder: str | Path, *, processes: int | None = None) -> tuple[int, int]:
     """Write the indices that TFRecord files in `folder` lack; return how many made and kept."""
     root = Path(folder).absolute()
-    shards = [root / name for split in PREFIXES for name in shards_in(root, split)]
+    shards = [root / name for split in SPLITS for name in tfrecord.shards_in(root, split)]
     if not shards:
         raise DataError(f"{root} has no files train-*-of-* or validation-*-of-*")
     todo = [shard for shard in shards if not index_fits(shard)]
@@ -249,7 +222,7 @@ def make_indices(folder: str | Path, *, processes: int | None = None) -> tuple[i
 def index_fits(shard: Path) -> bool:
     """Tell whether a shard has an index that fits it."""
     try:
-        read_index(shard)
+        tfrecord.read_index(shard)
     except DataError:
         return False
     return True
@@ -260,6 +233,6 @@ def _make_index(shard: Path) -> None:
         write_index(shard, list(read_lengths(shard)))
     except OSError as error:
         raise DataError(
-            f"cannot write {index_path(shard)} ({error.strerror}). If the set cannot be written, "
-            "index a folder of symbolic links to its files"
+            f"cannot write {tfrecord.index_path(shard)} ({error.strerror}). If the set cannot be "
+            "written, index a folder of symbolic links to its files"
         ) from None

@@ -42,12 +42,11 @@ def filling(folder: Path, size: float) -> Iterator[None]:
     except Timeout:
         raise DataError(f"another process writes {folder}; wait until it has ended") from None
     except OSError as error:
+        advice = " in a folder that you may write to: choose another one"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = f"{need}: free some space, or choose a folder on another disk"
-        else:
-            advice = f"{need} in a folder that you may write to: choose another one"
+            advice = ": free some space, or choose a folder on another disk"
         reason = error.strerror or str(error)
-        raise DataError(f"cannot write {folder}: {reason}; {advice}") from error
+        raise DataError(f"cannot write {folder}: {reason}; {need}{advice}") from error
 
 
 @contextmanager

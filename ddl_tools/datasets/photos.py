@@ -7,6 +7,7 @@ is in integers or rounded, so that the sample set has the same bytes on every ma
 import io
 import math
 from bisect import bisect_left
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def photo_path(class_name: str) -> Path:
     )
 
 
+@cache
 def load_photo(class_name: str) -> Image.Image:
     """Return the photograph as RGB; grey ones become RGB with three equal channels."""
     with Image.open(photo_path(class_name)) as image:
@@ -99,16 +101,10 @@ def load_photo(class_name: str) -> Image.Image:
 def make_crop(photo: Image.Image, seed: np.random.SeedSequence) -> bytes:
     """Return a JPEG of a random view of `photo`: the same bytes for the same seed."""
     rng = np.random.default_rng(seed)
-    width, height = _shape(rng)
-    wanted = _wanted_bytes(rng)
-    view = photo.transform(
-        (width, height),
-        Image.Transform.AFFINE,
-        _view(rng, photo.size, (width, height)),
-        Image.Resampling.BICUBIC,
-    )
-    image = _grain(rng, _colours(rng, view))
-    return _encode(image, wanted)
+    shape, wanted = _shape(rng), _wanted_bytes(rng)
+    data = _view(rng, photo.size, shape)
+    view = photo.transform(shape, Image.Transform.AFFINE, data, Image.Resampling.BICUBIC)
+    return _encode(_grain(rng, _colours(rng, view)), wanted)
 
 
 def _shape(rng: np.random.Generator) -> tuple[int, int]:

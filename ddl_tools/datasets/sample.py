@@ -6,25 +6,16 @@ training works, and nothing about a model.
 """
 
 import shutil
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from ddl_core.data.folder import SPLITS
 from ddl_core.errors import DataError
 from ddl_core.files import replacing
-from ddl_tools.datasets.output import (
-    is_made,
-    new_folder,
-    parallel,
-    read_settings,
-    unfinished,
-    write_settings,
-)
+from ddl_tools.datasets import output
 from ddl_tools.datasets.photos import CLASSES, class_name, class_photo, load_photo, make_crop
 
 # 16 classes: 640 training and 160 validation images, 88 MB. Enough for several steps of a global
@@ -84,15 +75,15 @@ def make_sample(
     }
     if min(classes, train_per_class, val_per_class) < 1 or seed < 0:
         raise DataError(f"{settings}: counts must be at least 1, the seed at least 0")
-    if is_made(folder, read_manifest(folder), settings):
+    if output.is_made(folder, read_manifest(folder), settings):
         return 0
     images = classes * (train_per_class + val_per_class)
-    begun = read_manifest(unfinished(folder)) == settings
-    there = sum(1 for _ in unfinished(folder).glob("*/*/*.JPEG")) if begun else 0
-    with new_folder(folder, (images - there) * BYTES_PER_IMAGE, keep=True) as part:
+    begun = read_manifest(output.unfinished(folder)) == settings
+    there = sum(1 for _ in output.unfinished(folder).glob("*/*/*.JPEG")) if begun else 0
+    with output.new_folder(folder, (images - there) * BYTES_PER_IMAGE, keep=True) as part:
         for split in SPLITS if not begun else ():
             shutil.rmtree(part / split, ignore_errors=True)
-        write_settings(part / MANIFEST, settings)
+        output.write_settings(part / MANIFEST, settings)
         tasks = [
             Task(part, seed, split, class_number, number)
             for split, count in zip(SPLITS, (train_per_class, val_per_class), strict=True)
@@ -103,15 +94,15 @@ def make_sample(
             place.mkdir(parents=True, exist_ok=True)
         for left in part.glob("*/*/.*.part"):  # of a process that was killed
             left.unlink()
-        made = parallel(_make_image, tasks, "sample images", processes=processes, chunk=8)
+        made = output.parallel(_make_image, tasks, "sample images", processes=processes, chunk=8)
         entries = [{"path": path, "sha256": digest} for path, digest in sorted(made)]
-        write_settings(part / MANIFEST, {**settings, "files": entries})
+        output.write_settings(part / MANIFEST, {**settings, "files": entries})
     return images
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the settings of a sample set and, if it is whole, its files; None if it is none."""
-    found = read_settings(folder / MANIFEST, "ddl data sample")
+    found = output.read_settings(folder / MANIFEST, "ddl data sample")
     if not found or found.get("format") != FORMAT:
         return None
     return {"classes": len(CLASSES), **found}  # sets of 16 classes did not always say so
@@ -122,10 +113,5 @@ def _make_image(task: Task) -> tuple[str, str]:
     file = task.root / task.path
     if not file.is_file():
         with replacing(file, sync=False) as out:
-            out.write(make_crop(_photo(class_photo(task.class_number)), task.key))
+            out.write(make_crop(load_photo(class_photo(task.class_number)), task.key))
     return task.path, sha256(file.read_bytes()).hexdigest()
-
-
-@cache
-def _photo(name: str) -> Image.Image:
-    return load_photo(name)

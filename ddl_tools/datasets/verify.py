@@ -13,19 +13,9 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from ddl_core.data import tfrecord
 from ddl_core.data.folder import SPLITS, class_folders, expected, scan
 from ddl_core.data.image import MAX_PIXELS, describe
-from ddl_core.data.tfrecord import (
-    DESCRIPTION,
-    ENCODED,
-    PREFIXES,
-    SHARD,
-    Example,
-    absent,
-    read_index,
-    shard_name,
-    shards_in,
-)
 from ddl_core.errors import DataError
 from ddl_core.files import require_file
 from ddl_tools.datasets.convert import read_description
@@ -154,7 +144,7 @@ def verify(folder: str | Path, *, processes: int | None = None) -> Report:
     if not root.is_dir():
         raise DataError(f"{root} is not a folder\n{expected(root)}")
     names = [path.name for path in root.iterdir()]
-    are_records = DESCRIPTION in names or any(map(SHARD.fullmatch, names))
+    are_records = tfrecord.DESCRIPTION in names or any(map(tfrecord.SHARD.fullmatch, names))
     check = _check_records if are_records else _check_images
     report = Report(root, check(root, partial(parallel, processes=processes)))
     if not report.counts.keys() & HIDE_LABELS:
@@ -230,13 +220,13 @@ def _check_records(root: Path, checked: Parallel) -> dict[str, Findings]:
     description = read_description(root)
     splits = {split: Findings() for split in SPLITS}
     for split, findings in splits.items():
-        names = shards_in(root, split)
+        names = tfrecord.shards_in(root, split)
         if description:
             count = description["shards"][split]
-            wanted = (shard_name(split, number, count) for number in range(count))
+            wanted = (tfrecord.shard_name(split, number, count) for number in range(count))
             missing = [name for name in wanted if name not in names]
         else:
-            missing = absent(split, names) if names else [f"{PREFIXES[split]}-*"]
+            missing = tfrecord.absent(split, names) if names else [f"{tfrecord.PREFIXES[split]}-*"]
         for name in missing:
             findings.add("missing", name)
         classes = len(description["classes"]) if description else None
@@ -261,7 +251,7 @@ def _check_shard(task: tuple[Path, int | None]) -> Findings:
     except OSError as error:
         found.add("broken_shard", shard.name, error.strerror)
     try:
-        if read_index(shard)[:, 0].tolist() != offsets:
+        if tfrecord.read_index(shard)[:, 0].tolist() != offsets:
             raise DataError("does not hold the offsets of the records")
     except DataError as error:
         found.add("index", shard.name, error)
@@ -274,9 +264,9 @@ def _check_record(where: str, record: Record, classes: int | None, found: Findin
         found.add("checksum", where)
         return
     try:
-        features = Example(record.data)
+        features = tfrecord.Example(record.data)
         name = features.first(FILENAME).decode(errors="replace") if FILENAME in features else ""
-        content = features.first(ENCODED)
+        content = features.first(tfrecord.ENCODED)
     except ValueError as error:
         found.add("bad_record", where, error)
         return

@@ -4,6 +4,7 @@ What is written is RGB or grey with 8 bits, by the rule of `image`.
 """
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
@@ -46,7 +47,8 @@ def write_function(source: str, out_dir: Path) -> int:
         raise DataError(f"{shown(source)}: val has other classes than train")
     # Numbered, so that sorted folders give the labels.
     digits = len(str(len(classes) - 1))
-    folders = [f"{label:0{digits}d}_{_plain(name)}" for label, name in enumerate(classes)]
+    plain = (re.sub(r"[^\w.-]", "_", name)[:100] for name in classes)
+    folders = [f"{label:0{digits}d}_{name}" for label, name in enumerate(plain)]
     return write_folder(out_dir, splits, folders)
 
 
@@ -112,10 +114,6 @@ def _called(source: str) -> Mapping[str, Any]:
         if not all(hasattr(found[split], one) for one in ("classes", "__len__", "__getitem__")):
             raise DataError(f"{shown(source)}: {split} needs classes, a length and items")
     return found
-
-
-def _plain(name: str) -> str:
-    return "".join(one if one.isalnum() or one in "-_." else "_" for one in name)[:100]
 
 
 def _encoded(image: Any) -> tuple[str, bytes]:
