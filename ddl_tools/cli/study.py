@@ -113,28 +113,23 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     click.echo(resolves(definition, tree))
 
 
-parallel_option = click.option(
-    "--parallel", type=click.IntRange(1, 1000), default=1, metavar="N",
-    help="Runs at the same time, more than 1 for a study of accuracy alone.")  # fmt: skip
+def _start_options(command: common.Command) -> common.Command:
+    command = common.data_option(common.results_option(common.dry_run_option(command)))
+    parallel = click.option(
+        "--parallel", type=click.IntRange(1, 1000), default=1, metavar="N",
+        help="Runs at the same time, more than 1 for a study of accuracy alone.")  # fmt: skip
+    return click.argument("name", metavar="STUDY")(parallel(command))
 
 
 @study.command("run")
-@click.argument("name", metavar="STUDY")
-@parallel_option
-@common.data_option
-@common.results_option
-@common.dry_run_option
+@_start_options
 def run_command(**options: Any) -> None:
     """Run the missing runs of a study; failed runs are left alone."""
     _start(**options, retry_failed=False)
 
 
 @study.command("resume")
-@click.argument("name", metavar="STUDY")
-@parallel_option
-@common.data_option
-@common.results_option
-@common.dry_run_option
+@_start_options
 def resume_command(**options: Any) -> None:
     """Run the missing and the failed runs of a study."""
     _start(**options, retry_failed=True)

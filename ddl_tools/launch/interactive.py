@@ -277,10 +277,13 @@ class Engines:
         done = [answer for answer in answers if answer.ready()]
         well = [answer for answer in done if answer.successful() and answer.get() == 0]
         if on_ranks:
-            states = [_state(*pair) for pair in zip(self._ranks, answers, strict=True)]
-            # What a rank told last may arrive later than that it has returned.
-            ends = [{"phase": "done"} if answer in well else {} for answer in answers]
-            on_ranks([state | end for state, end in zip(states, ends, strict=True)])
+            states = [{**info, **one.data} for info, one in zip(self._ranks, answers, strict=True)]
+            for state, answer in zip(states, answers, strict=True):
+                if state.get("images_per_s") is not None:
+                    state["images_per_s"] /= state["world_size"]
+                if answer in well:  # what it told last may arrive later than that it has returned
+                    state["phase"] = "done"
+            on_ranks(states)
         # One rank that has failed is enough: the others may wait for it for ever.
         return self._broken or len(well) < len(done) or len(done) == len(answers)
 
@@ -312,13 +315,6 @@ def _stop_controller(cluster: Any) -> None:
     for process in left:
         with suppress(psutil.Error):
             process.kill()
-
-
-def _state(info: dict[str, Any], answer: Any) -> RankState:
-    state = {**info, **answer.data}
-    if state.get("images_per_s") is not None:
-        state["images_per_s"] /= state["world_size"]
-    return state
 
 
 def _one_run_per_process(spec: RunSpec) -> bool:

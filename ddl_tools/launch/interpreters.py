@@ -29,7 +29,13 @@ def python_of(library: str) -> Path:
     if library == "torch":
         return Path(sys.executable)
     if named := os.environ.get(_variable(library)):
-        return _executable(library, named)
+        python = Path(named).absolute()
+        if python.is_file() and os.access(python, os.X_OK):
+            return python
+        raise LaunchError(
+            f"{_variable(library)} = {named!r} is not an executable file; set it to a Python that "
+            f"has {FRAMEWORKS[library].title}, or unset it and run `{FRAMEWORKS[library].install}`"
+        )
     python = _environment(library) / "bin" / "python"
     if not python.exists():
         there = f"the environment {_environment(library).name}, which is not there"
@@ -71,16 +77,6 @@ def _lacking(library: str, what: str) -> NotInstalledError:
     return NotInstalledError(
         f"{what}; run `{FRAMEWORKS[library].install}`, or name a Python that has it: "
         f"{_variable(library)}=/path/to/python"
-    )
-
-
-def _executable(library: str, named: str) -> Path:
-    python = Path(named).absolute()
-    if python.is_file() and os.access(python, os.X_OK):
-        return python
-    raise LaunchError(
-        f"{_variable(library)} = {named!r} is not an executable file; set it to a Python that has "
-        f"{FRAMEWORKS[library].title}, or unset it and run `{FRAMEWORKS[library].install}`"
     )
 
 

@@ -156,8 +156,8 @@ def read_probe(directory: Path) -> ProbeRecord:
 
 def write_answer(directory: Path, answer: Answer) -> None:
     """Write what a rank knows so far."""
-    text = answer.model_dump_json(indent=1) + "\n"
-    write_atomically(ProbeFiles(directory).answer(answer.rank), text)
+    path = ProbeFiles(directory).answer(answer.rank)
+    write_atomically(path, answer.model_dump_json(indent=1) + "\n")
 
 
 def read_answers(directory: Path) -> list[Answer]:
