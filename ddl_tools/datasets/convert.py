@@ -50,9 +50,13 @@ class ShardTask(NamedTuple):
 class Conversion:
     """Images of a folder, and the shards that they become.
 
-    `description` is the content of ``shards.json``: the seed, a hash of the source's names, the
-    number of images and of shards by split, and the names of the classes, the first of which has
-    label 1. `bytes` is the estimated size of each split.
+    Attributes
+    ----------
+    description
+        Content of ``shards.json``: the seed, a hash of the source's names, the number of images and
+        of shards by split, and the names of the classes, the first of which has label 1.
+    bytes
+        Estimated size of each split.
     """
 
     source: Path
@@ -109,10 +113,17 @@ def plan_conversion(
 ) -> Conversion:
     """List the images of a folder and divide them into shards; writes nothing.
 
-    `source` holds ``train/<class>/*`` and ``val/<class>/*``. `out`, by default ``source/tfrecord``,
-    receives ``train-*-of-*``, ``validation-*-of-*``, ``index/*.idx`` and ``shards.json``. There are
-    by default as many shards as `out` has already, else so many that one is 64 to 128 MB. `seed`
-    is that of the order in which images go into shards.
+    Parameters
+    ----------
+    source
+        Holds ``train/<class>/*`` and ``val/<class>/*``.
+    out
+        Receives ``train-*-of-*``, ``validation-*-of-*``, ``index/*.idx`` and ``shards.json``.
+        Default: ``source/tfrecord``.
+    train_shards, val_shards
+        Default: as many as `out` has already, else so many that a shard is 64 to 128 MB.
+    seed
+        Of the order in which images go into shards.
     """
     root = Path(source).absolute()
     folder = Path(out).absolute() if out else root / tfrecord.TFRECORD

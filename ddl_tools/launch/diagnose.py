@@ -62,9 +62,18 @@ def diagnose(
     A killed rank comes first, because it makes the others raise that the connection is lost; then
     what the first failing rank wrote to ``error.json``; then exit codes.
 
-    `exit_code` is that of what started the ranks, negative where a signal ended it. `oom_kills` is
-    how many processes the system ended meanwhile because memory ran out. `ended` has rank and exit
-    code of what ended badly, in order; by default it is read from `logs`.
+    Parameters
+    ----------
+    files
+        The run's files.
+    logs
+        Folder of this attempt's output: ``launcher.log`` and a folder for each rank.
+    exit_code
+        Of what started the ranks; negative where a signal ended it.
+    oom_kills
+        Number of processes that the system ended meanwhile because memory ran out.
+    ended
+        Rank and exit code of what ended badly, in order; by default read from `logs`.
     """
     ended = ended_ranks(logs) if ended is None else ended
     killed = [(rank, code) for rank, code in ended if code < 0 and code not in CONSEQUENCES]

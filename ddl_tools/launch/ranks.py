@@ -53,14 +53,22 @@ def run_ranks(
 ) -> RunRecord:
     """Execute a planned, failed or interrupted run; return its completed record.
 
-    `on_progress` is called with every new content of ``progress.json``, about once a second. After
-    `stall_timeout` seconds without any, a run that makes steps counts as hanging; by default
-    ``DDL_STALL_TIMEOUT``, else 300. For set-up and first steps, and for probes, see
-    `setup_limit_s`. `execute` is by default the run's launcher.
-
     `LaunchError` if the run failed, as its record then says; or if it is complete or at work
     elsewhere. `SpecError, DataError, RecordError, NotInstalledError` if it could not be started.
     `KeyboardInterrupt` if this process was interrupted or told to end, once all ranks are gone.
+
+    Parameters
+    ----------
+    run_dir
+        Folder with the run's ``run.json``.
+    on_progress
+        Called with every new content of ``progress.json``, about once a second.
+    stall_timeout
+        Seconds without a new ``progress.json`` after which a run that makes steps counts as
+        hanging; by default ``DDL_STALL_TIMEOUT``, else 300. For set-up and first steps, and for
+        probes, see `setup_limit_s`.
+    execute
+        How the ranks are executed; by default as processes of their own, by the run's launcher.
     """
     directory = Path(run_dir).resolve()
     files = RunFiles(directory)

@@ -227,15 +227,33 @@ def run_study(
 ) -> list[Entry]:
     """Run every run of `study` that has not ended; a failed one does not stop the others.
 
-    Return the ledger of the whole study afterwards. `data_dir` is the folder of the dataset for the
-    runs that are started now, by default the tree's own. `only` names the runs to plan and to run.
-    `parallel` is the number of runs at the same time, more than one for a study of accuracy alone.
-
     `SpecError` if runs of a study that measures throughput would slow each other. `LaunchError` if
     another process runs this study, or if SLURM, which has some of its runs, is silent. `DataError,
     RecordError` if the data are missing or the results cannot be written: nothing was started.
     `KeyboardInterrupt` if this process was interrupted or told to end; the run at work was ended
     cleanly.
+
+    Parameters
+    ----------
+    study, tree
+        The study, and where its records are.
+    retry_failed
+        Also run again what failed.
+    data_dir
+        Folder of the dataset, for the runs that are started now; by default the tree's own.
+    only
+        Plan and run no others than these, by `run_id`.
+    progress
+        Show a progress bar.
+    parallel
+        Runs at the same time, more than one for a study of accuracy alone.
+    submit
+        Starts a run.
+
+    Returns
+    -------
+    list of Entry
+        The ledger of the whole study afterwards.
     """
     if parallel > 1 and not study.asks_for_accuracy:
         raise SpecError(

@@ -104,9 +104,16 @@ def classify(
 ) -> Category:
     """Return the class of a failure: by the state of the job, the kind, the text, the exit code.
 
-    `kind` is the name of an exception, or ``Killed``, ``Crashed``, ``NotStarted``, ``Timeout``;
-    `text` its message and the last lines of the log. `exit_code` is that of the first rank to fail,
-    negative where a signal ended it. `state` is SLURM's, of a job that has ended.
+    Parameters
+    ----------
+    kind
+        Name of the exception, or ``Killed``, ``Crashed``, ``NotStarted``, ``Timeout``.
+    text
+        Its message and the last lines of the log.
+    exit_code
+        Exit code of the first rank to fail; negative where a signal ended it.
+    state
+        SLURM's state of a job that has ended; else empty.
     """
     if state in _BY_STATE:
         return _BY_STATE[state]
