@@ -15,8 +15,8 @@ import pandas as pd
 
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
-from ddl_tools.analysis import estimates, interleaving
-from ddl_tools.analysis.interleaving import Interleaved, Windows
+from ddl_tools.analysis import estimates
+from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample, counted
 from ddl_tools.analysis.software import ALONE, UNKNOWN, differing
 from ddl_tools.analysis.tables import is_emulated, not_emulated
 from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
@@ -87,7 +87,7 @@ TRAINING += ["framework", "strategy", "communication", "model", *_PLACE]
 _SINGLE = [name for name in _KEY if name not in _OF_STRATEGY]
 _SINGLE += ["framework", "loader", "data_format", "model", "hardware"]
 
-VALUE = interleaving.WALL
+VALUE = WALL
 
 # A row of the table of configurations has these in common; a change of one is another row.
 KEYS = ["setting", "hardware", *CONFIGURATION, "world_size"]
@@ -306,8 +306,7 @@ class _Pool(NamedTuple):
 
     key: tuple[Any, ...]  # `KEYS`
     work: int  # the same for `single` with this loader, model and setting
-    runs: np.ndarray
-    windows: Windows
+    sample: Sample
     row: dict[str, Any]
 
 
@@ -334,12 +333,11 @@ def configuration_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None)
         """
         if one is base:
             return {name: 1.0}
-        ratio = interleaved.ratio(one.windows, base.windows)
-        ratio = ratio or estimates.unpaired_ratio(one.runs, base.runs)
-        found = estimates.scaled(ratio, base.row["world_size"] / one.row["world_size"])
-        return {name: found.ratio, f"{name}_low": found.low, f"{name}_high": found.high}
+        ratio = interleaved.compare(one.sample, base.sample)
+        fewer = base.row["world_size"] / one.row["world_size"]
+        return estimates.scaled(ratio, fewer).columns(name)
 
-    known = [one for one in pools if len(one.runs)]
+    known = [one for one in pools if len(one.sample.values)]
     singles = {one.work: one for one in known
                if (one.row["strategy"], one.row["world_size"]) == ("single", 1)}  # fmt: skip
     bases: dict[tuple[Any, ...], _Pool] = {}
@@ -367,12 +365,10 @@ def _pools(table: pd.DataFrame, interleaved: Interleaved) -> list[_Pool]:
             "failed": int(lost[members].sum()),
             "commit": ";".join(sorted(set(commits[members][~lost[members]]))),
         }
-        windows = interleaved.of(row["study"], ids[known])
+        sample = Sample(values[known], interleaved.of(row["study"], ids[known]))
         if len(known):
-            mean = interleaving.middle(windows, values[known])
-            row |= {"value": mean.ratio, "low": mean.low, "high": mean.high}
-            row["windows"] = sum(number != interleaving.WHOLE for _, number in windows)
-        found.append(_Pool(key, work[members[0]], values[known], windows, row))
+            row |= sample.mean.columns() | {"windows": counted(sample.windows)}
+        found.append(_Pool(key, work[members[0]], sample, row))
     return found
 
 

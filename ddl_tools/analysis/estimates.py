@@ -40,6 +40,11 @@ class Estimate:
     log_se: float
     df: float
 
+    def columns(self, name: str = "value") -> dict[str, float]:
+        """Return the columns value, low and high of a table, or name, name_low and name_high."""
+        stem = "" if name == "value" else f"{name}_"
+        return {name: self.ratio, f"{stem}low": self.low, f"{stem}high": self.high}
+
 
 def middle(values: ArrayLike) -> Estimate:
     """Return the geometric mean of some values with the interval of Student's t on logs.

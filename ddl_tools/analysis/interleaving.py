@@ -7,10 +7,10 @@ alone, so an interval is over the means of blocks; with one block there is none.
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.estimates import Estimate
@@ -23,6 +23,18 @@ Windows = dict[tuple[Block, int], float]
 
 WHOLE = -1
 """In place of a round: a whole run, one of a block that shared the nodes of a job."""
+
+
+class Sample(NamedTuple):
+    """Throughputs of runs that may be pooled, and those of their interleaved windows."""
+
+    values: np.ndarray
+    windows: Windows
+
+    @property
+    def mean(self) -> Estimate:
+        """The throughput over blocks where it was interleaved, else over runs."""
+        return over_blocks(self.windows) if self.windows else estimates.middle(self.values)
 
 
 class Interleaved:
@@ -56,6 +68,12 @@ class Interleaved:
             for place, value in self._runs.get((study, run_id), {}).items()
         }
 
+    def sample(self, runs: pd.DataFrame) -> Sample:
+        """Return those of some runs of one study that have a value."""
+        known = runs[runs["value"].notna()]
+        windows = self.of(next(iter(known["study"]), ""), known["run_id"])
+        return Sample(known["value"].to_numpy(dtype=float), windows)
+
     def references(self, windows: Windows) -> Windows:
         """Return the windows of the baselines in the blocks that `windows` lie in."""
         blocks = {block for block, _ in windows if block in self._references}
@@ -80,6 +98,16 @@ class Interleaved:
             return None
         return estimates.product(above, estimates.scaled(below, power=-1))
 
+    def compare(self, one: Sample, other: Sample) -> Estimate:
+        """Return the ratio of two samples, from windows where these share some, else from runs."""
+        paired = self.ratio(one.windows, other.windows)
+        return paired or estimates.unpaired_ratio(one.values, other.values)
+
+
+def counted(windows: Iterable[tuple[Block, int]]) -> int:
+    """Return the number of windows; a whole run is none."""
+    return sum(number != WHOLE for _, number in windows)
+
 
 def block_means(values: Windows) -> list[float]:
     """Return the geometric mean of each block."""
@@ -97,8 +125,3 @@ def over_blocks(values: Windows) -> Estimate:
 def relative(one: Windows, other: Windows) -> Windows:
     """Return the ratios of windows that share block and round."""
     return {place: one[place] / other[place] for place in one.keys() & other.keys()}
-
-
-def middle(windows: Windows, runs: ArrayLike) -> Estimate:
-    """Return a throughput over blocks where it was interleaved, else over runs."""
-    return over_blocks(windows) if windows else estimates.middle(runs)

@@ -8,9 +8,9 @@ import yaml
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import Interrupted, LaunchError
-from ddl_tools.analysis import estimates, interleaving
+from ddl_tools.analysis import estimates
 from ddl_tools.analysis.estimates import Estimate
-from ddl_tools.analysis.interleaving import Interleaved
+from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample
 from ddl_tools.analysis.metrics import J_PER_KWH
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import write_tables
@@ -211,8 +211,8 @@ class Answer:
     def _mean(self, spec: RunSpec) -> Estimate:
         """Return the throughput of a configuration over its starts."""
         ids = self._ids(spec)
-        values = self._runs.loc[ids, interleaving.WALL].dropna().to_numpy(dtype=float)
-        return interleaving.middle(self._windows.of(self._name, ids), values)
+        values = self._runs.loc[ids, WALL].dropna().to_numpy(dtype=float)
+        return Sample(values, self._windows.of(self._name, ids)).mean
 
     def _ratio(self, one: RunSpec, other: RunSpec) -> Estimate:
         """Return the ratio of two throughputs, from paired windows where there are some."""

@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from ddl_tools.analysis import estimates, interleaving
+from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs, numbered, specs, stack
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
-from ddl_tools.analysis.interleaving import CPU, Interleaved, Windows
+from ddl_tools.analysis.interleaving import CPU, Interleaved, Sample, counted
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.rows import (
@@ -85,33 +85,30 @@ def points(
     """
     made = ended_runs(runs, second_starts=True)
     kept = made.loc[~made["lost"], ["study", "run_id"]]
-    counted = None if windows is None else windows.merge(kept, on=["study", "run_id"])
-    wall, cpu = Interleaved(counted), Interleaved(counted, CPU)
+    own = None if windows is None else windows.merge(kept, on=["study", "run_id"])
+    wall, cpu = Interleaved(own), Interleaved(own, CPU)
     references = set() if windows is None else set(windows["reference"].dropna())
 
     def summary(groups: Groups, firsts: pd.DataFrame) -> list[dict[str, Any]]:
         is_reference = [bool(set(group["run_id"]) & references) for group in groups]
         base = _base(groups, firsts, is_reference)
-        base_runs, base_wall, base_cpu = (
-            _known(groups[base]), _windows(groups[base], wall), _windows(groups[base], cpu)
-        )  # fmt: skip
+        base_wall, base_cpu = wall.sample(groups[base]), cpu.sample(groups[base])
         rows = []
         for place, group in enumerate(groups):
-            known, own = _known(group), _windows(group, wall)
+            own = wall.sample(group)
             row = {
-                **_interval(interleaving.middle(own, known), "value", ""),
+                **own.mean.columns(),
                 "repeats": _listed(_each(group, wall)),
-                "windows": _number(own),
-                "pairs": _number(own.keys() & base_wall.keys()),
+                "windows": counted(own.windows),
+                "pairs": counted(own.windows.keys() & base_wall.windows.keys()),
                 "base": firsts["label"][base],
                 "base_rule": REFERENCE if is_reference[base] else FEWEST,
             }
             if place == base:
-                row["ratio"] = 1.0 if len(known) else np.nan
+                row["ratio"] = 1.0 if len(own.values) else np.nan
             else:
-                ratio = wall.ratio(own, base_wall) or estimates.unpaired_ratio(known, base_runs)
-                row |= _compared(ratio, "ratio", "decision")
-                by_cpu = cpu.ratio(_windows(group, cpu), base_cpu)
+                row |= _compared(wall.compare(own, base_wall), "ratio", "decision")
+                by_cpu = cpu.ratio(cpu.sample(group).windows, base_cpu.windows)
                 row |= _compared(by_cpu, "cpu_ratio", "cpu_decision") if by_cpu else {}
             rows.append(row)
         return rows
@@ -212,16 +209,11 @@ def _reached(group: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _known(group: pd.DataFrame) -> np.ndarray:
-    """Return the values of the runs that have one."""
-    return group["value"].dropna().to_numpy(dtype=float)
-
-
 def _each(group: pd.DataFrame, taken: Interleaved) -> list[float]:
     """Return the throughput of each run, over its windows where it was interleaved."""
     known = group[group["value"].notna()]
     return [
-        interleaving.middle(taken.of(study, [run_id]), [value]).ratio
+        Sample(np.array([value]), taken.of(study, [run_id])).mean.ratio
         for study, run_id, value in known[["study", "run_id", "value"]].itertuples(index=False)
     ]
 
@@ -230,21 +222,9 @@ def _listed(values: Iterable[float]) -> str:
     return ";".join(f"{one:.6g}" for one in values)
 
 
-def _windows(group: pd.DataFrame, taken: Interleaved) -> Windows:
-    return taken.of(group["study"].iloc[0], group.loc[group["value"].notna(), "run_id"])
-
-
-def _number(windows: Iterable[tuple[Any, int]]) -> int:
-    return sum(number != interleaving.WHOLE for _, number in windows)
-
-
-def _interval(found: Estimate, value: str, stem: str) -> dict[str, Any]:
-    return {value: found.ratio, f"{stem}low": found.low, f"{stem}high": found.high}
-
-
 def _compared(ratio: Estimate, name: str, decision: str) -> dict[str, Any]:
     decided = None if np.isnan(ratio.low) else estimates.decision(ratio)
-    return _interval(ratio, name, f"{name}_") | {decision: decided}
+    return ratio.columns(name) | {decision: decided}
 
 
 def _range(values: pd.Series) -> dict[str, Any]:
@@ -258,7 +238,7 @@ def _base(groups: Groups, firsts: pd.DataFrame, is_reference: Sequence[bool]) ->
     strategies, loaders = style.strategies(named), style.loaders(firsts["loader"])
 
     def order(place: int) -> tuple[Any, ...]:
-        spec, known = fields[place], len(_known(groups[place]))
+        spec, known = fields[place], groups[place]["value"].notna().any()
         look = strategies.index(named.iloc[place]), loaders.index(spec["loader"])
         return (not is_reference[place], not known, naming.changes(spec), *look, place)
 

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_tools.analysis import estimates, interleaving
+from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import KEYS, LOADING, TRAINING, ended_runs, numbered
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures.columns import ORIGIN, VALUE, WHO, typed
-from ddl_tools.analysis.interleaving import Interleaved
+from ddl_tools.analysis.interleaving import Interleaved, counted
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.curves import intervals, log_ticks
@@ -40,9 +40,6 @@ _LOOKS: style.Looks = {
     "loading": {"marker": "|", "markersize": 11, "markeredgewidth": 2.0},
     "training": {"marker": "s", "markersize": 5, "markerfacecolor": "white"},
 }
-
-Sample = tuple[np.ndarray, interleaving.Windows]
-"""Throughputs of runs, and of their windows that were interleaved."""
 
 
 def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -76,19 +73,22 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
 def _row(
     made: pd.DataFrame, halves: dict[str, pd.DataFrame | None], taken: Interleaved
 ) -> dict[str, Any]:
-    first, own = made.iloc[0], _sample(made, taken)
-    samples = {half: _sample(runs, taken) for half, runs in halves.items()}
-    counted = pd.concat([made, *halves.values()])
+    first, own = made.iloc[0], taken.sample(made)
+    samples = {
+        half: taken.sample(made[:0] if runs is None else runs) for half, runs in halves.items()
+    }
+    every = pd.concat([made, *halves.values()])
     row: dict[str, Any] = {
         **first[_SHARED].to_dict(),
         "panel": f"{first['setting']}, {style.model_name(first['model'])}",
         "failed": int(made["lost"].sum()),
-        "commit": ";".join(sorted(set(counted.loc[~counted["lost"], "commit"]))),
-        "windows": sum(number != interleaving.WHOLE for _, number in own[1]),
-        **_summary(own, ""),
-        **_summary(samples["loading"], "loading"),
-        **_summary(samples["training"], "training"),
+        "commit": ";".join(sorted(set(every.loc[~every["lost"], "commit"]))),
+        "n": len(own.values),
+        "windows": counted(own.windows),
+        **own.mean.columns(),
     }
+    for half, sample in samples.items():
+        row |= {f"{half}_n": len(sample.values)} | sample.mean.columns(half)
     missing = [half for half in _HALVES if not row[f"{half}_n"]]
     if missing:
         reasons = {
@@ -97,7 +97,7 @@ def _row(
         }
         texts = [f"{why}: {', '.join(names)}" for why, names in reasons.items() if names]
         return row | {"limit": "; ".join(texts)}
-    apart = _ratio(samples["loading"], samples["training"], taken)
+    apart = taken.compare(samples["loading"], samples["training"])
     bounds = sorted(_HALVES, key=lambda half: row[half])
     if not (apart.low <= 1 <= apart.high and 1 / ALIKE < apart.ratio < ALIKE):
         bounds = bounds[:1]
@@ -107,39 +107,13 @@ def _row(
     }
     if not row["n"]:
         return row | {"limit": "no value of its own"}
-    ratios = [_ratio(own, samples[half], taken) for half in bounds]
+    ratios = [taken.compare(own, samples[half]) for half in bounds]
     row |= {
         "ratio": float(np.prod([one.ratio for one in ratios]) ** (1 / len(ratios))),
         "ratio_low": min(one.low for one in ratios),
         "ratio_high": max(one.high for one in ratios),
     }
     return row | {"limit": _limit(row, apart)}
-
-
-def _sample(runs: pd.DataFrame | None, taken: Interleaved) -> Sample:
-    """Return the throughputs that count."""
-    if runs is None:
-        return np.empty(0), {}
-    known = runs[runs["value"].notna()]
-    windows = taken.of(runs["study"].iloc[0], known["run_id"])
-    return known["value"].to_numpy(dtype=float), windows
-
-
-def _ratio(one: Sample, other: Sample, taken: Interleaved) -> Estimate:
-    """Return the ratio of two, from paired windows where they were interleaved."""
-    return taken.ratio(one[1], other[1]) or estimates.unpaired_ratio(one[0], other[0])
-
-
-def _summary(sample: Sample, half: str) -> dict[str, Any]:
-    """Return mean and interval, of the training (``""``) or of one half of it."""
-    mean = interleaving.middle(sample[1], sample[0])
-    stem = f"{half}_" if half else ""
-    return {
-        f"{stem}n": len(sample[0]),
-        half or "value": mean.ratio,
-        f"{stem}low": mean.low,
-        f"{stem}high": mean.high,
-    }
 
 
 def _limit(row: dict[str, Any], halves: Estimate) -> str:

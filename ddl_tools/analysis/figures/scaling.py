@@ -204,8 +204,7 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
     if ranks == 1 and len(known):
         row["value"] = 1.0
     elif len(known) and len(bases):
-        found = estimates.scaled(estimates.unpaired_ratio(known, bases), 1 / ranks)
-        row |= {"value": found.ratio, "low": found.low, "high": found.high}
+        row |= estimates.scaled(estimates.unpaired_ratio(known, bases), 1 / ranks).columns()
         row["calculated"] = _calculated(RunSpec(**specs(runs.iloc[:1])[0]), bases.mean())
     return row
 
