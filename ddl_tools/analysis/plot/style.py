@@ -41,26 +41,16 @@ UNNAMED = "framework not named"
 UNNAMED_LOOK: dict[str, Any] = {"color": "#666666", "marker": "h"}
 
 # The paper does not always say whether its DALI decoded on the CPU or on the GPU: "dali".
-LOADER_LINES: dict[str, Any] = {
-    "native": "solid",
-    "turbo": (0, (2.5, 1)),
-    "memory": (0, (8, 1.5)),
-    "dali_cpu": (0, (5, 2)),
-    "dali_gpu": (0, (5, 2, 1, 2)),
-    "dali_reader_cpu": (0, (9, 2, 3, 2)),
-    "dali_reader_gpu": (0, (9, 2, 3, 2, 1, 2)),
-    "synthetic": (0, (1, 1.5)),
-    "dali": (0, (5, 2)),
-}
-# How a measured marker is filled; the rest is white.
-LOADER_FILLS = {
-    "native": "full",
-    "turbo": "top",
-    "memory": "none",
-    "dali_cpu": "left",
-    "dali_gpu": "right",
-    "synthetic": "bottom",
-    "dali": "left",
+_LOADER_LINES: dict[str, tuple[Any, str]] = {  # with the filled part of a measured marker
+    "native": ("solid", "full"),
+    "turbo": ((0, (2.5, 1)), "top"),
+    "memory": ((0, (8, 1.5)), "none"),
+    "dali_cpu": ((0, (5, 2)), "left"),
+    "dali_gpu": ((0, (5, 2, 1, 2)), "right"),
+    "dali_reader_cpu": ((0, (9, 2, 3, 2)), "full"),
+    "dali_reader_gpu": ((0, (9, 2, 3, 2, 1, 2)), "full"),
+    "synthetic": ((0, (1, 1.5)), "bottom"),
+    "dali": ((0, (5, 2)), "left"),
 }
 _PAPERS = {"dali": replace(LOADERS["dali_cpu"], title="DALI")}
 # Many small files, few large ones: sizes of marker and line in points.
@@ -210,9 +200,11 @@ def strategy_name(framework: str) -> str:
 def loader_look(loader: str, data_format: str, among: Iterable[str] = ()) -> dict[str, Any]:
     """Return line and filling of a loader of `among`, and their sizes for what it reads."""
     size, width = FORMAT_SIZES.get(data_format, _SPARE_SIZES)
+    spare = [(line, "full") for line in SPARE_LINES]
+    line, filled = _own_or_spare(loader, _LOADER_LINES, spare, {*LOADERS, *among})
     return {
-        "linestyle": _own_or_spare(loader, LOADER_LINES, SPARE_LINES, {*LOADERS, *among}),
-        "fillstyle": LOADER_FILLS.get(loader, "full"),
+        "linestyle": line,
+        "fillstyle": filled,
         "markerfacecoloralt": "white",
         "markersize": size,
         "linewidth": width,
