@@ -91,6 +91,8 @@ PROFILE_COLUMNS = {
     **{"device": "string", "rank": "Int64", "share": "string", "of": "string"},
     **{"value": "float64", "source": "string"},
 }
+_OF_RECORD = ("study", "run_id", "status", "world_size", "global_batch_size", "method_version")
+_OF_SYSTEM = ("accelerator", "cpu_cores", "load_average_1min", "energy_method")
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
 
@@ -253,26 +255,17 @@ def _windows_frame(runs: Sequence[Examined]) -> pd.DataFrame:
 
 def _about(record: RunRecord) -> dict[str, Any]:
     system, provenance = record.system or {}, record.provenance or {}
+    error = {f"error_{name}": getattr(record.error, name, None) for name in ("kind", "category")}
     return {
-        "study": record.study,
-        "run_id": record.run_id,
-        "status": record.status,
-        "world_size": record.world_size,
-        "global_batch_size": record.global_batch_size,
-        "device_used": system.get("device"),
-        "accelerator": system.get("accelerator"),
-        "machine": system.get("cpu"),
-        "cpu_cores": system.get("cpu_cores"),
+        **{name: getattr(record, name) for name in _OF_RECORD},
+        **{name: system.get(name) for name in _OF_SYSTEM},
+        **{name: provenance.get(name) for name in ("git_commit", "git_dirty")},
         **software.columns(record),
-        "load_average_1min": system.get("load_average_1min"),
-        "git_commit": provenance.get("git_commit"),
-        "git_dirty": provenance.get("git_dirty"),
-        "method_version": record.method_version,
+        **error,
+        "device_used": system.get("device"),
+        "machine": system.get("cpu"),
         "parameters": (system.get("network") or {}).get("parameters"),
         "attempts": len(record.attempts),
-        "energy_method": system.get("energy_method"),
-        "error_kind": record.error.kind if record.error else None,
-        "error_category": record.error.category if record.error else None,
         "unfaithful": "; ".join(rejected(record)) or None,
     }
 
@@ -294,9 +287,7 @@ def _measured(record: RunRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
         **({} if spec.waits_in_backward else _spent(warm, evaluations)),
         "train_loss": train[-1].loss,
         "eval_loss": last.loss if last else None,
-        "top1": last.top1 if last else None,
-        "top5": last.top5 if last else None,
-        "precise_bn_top1": last.precise_bn_top1 if last else None,
+        **{name: getattr(last, name, None) for name in ("top1", "top5", "precise_bn_top1")},
         "diverged": not np.isfinite(losses).all() if losses else None,
         **(_curve(train, evaluations) if evaluations else {}),
         "corrupt_images": sum(row.corrupt_images for row in epochs),
