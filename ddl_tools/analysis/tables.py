@@ -112,9 +112,7 @@ def runs_table(
     its specification. `whole` leaves such rows out. Of emulated runs, ``unfaithful`` says which
     rules they broke; `not_emulated` leaves all of them out.
     """
-    tree = Tree(runs_dir.parent)
-    names = tree.studies() if studies is None else studies
-    return _runs_frame(_read(tree, names), carbon_g_per_kwh)
+    return _runs_frame(_read(Tree(runs_dir.parent), studies), carbon_g_per_kwh)
 
 
 def windows_table(runs_dir: Path, studies: Sequence[str] | None = None) -> pd.DataFrame:
@@ -125,8 +123,7 @@ def windows_table(runs_dir: Path, studies: Sequence[str] | None = None) -> pd.Da
     of a round counts: the round is the first one of a start (`FIRST`), or one of its trainings had
     less of the processor than the rest of its run (`DISTURBED`, see `LEAST_CPU`).
     """
-    tree = Tree(runs_dir.parent)
-    return _windows_frame(_read(tree, tree.studies() if studies is None else studies))
+    return _windows_frame(_read(Tree(runs_dir.parent), studies))
 
 
 def write_tables(
@@ -189,8 +186,13 @@ def _frame(rows: Sequence[dict[str, Any]], columns: Mapping[str, str]) -> pd.Dat
     return pd.DataFrame(rows, columns=list(columns)).astype(dict(columns))
 
 
-def _read(tree: Tree, studies: Iterable[str]) -> list[Examined]:
-    return [examine(folder) for study in studies for folder in study_folders(study, tree)]
+def _read(tree: Tree, studies: Iterable[str] | None) -> list[Examined]:
+    return list(map(examine, _folders(tree, studies)))
+
+
+def _folders(tree: Tree, studies: Iterable[str] | None) -> list[Path]:
+    names = tree.studies() if studies is None else studies
+    return [folder for name in names for folder in study_folders(name, tree)]
 
 
 def _runs_frame(runs: Sequence[Examined], carbon_g_per_kwh: float) -> pd.DataFrame:
@@ -345,9 +347,7 @@ def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataF
     ``compute``, missing where it is not known. Of the ``kernel time``, only on GPUs: the `KINDS`,
     which sum to 1 as well. Damaged runs have no rows.
     """
-    names = tree.studies() if studies is None else studies
-    folders = [folder for name in names for folder in study_folders(name, tree)]
-    profiled = [folder for folder in folders if RunFiles(folder).profile.exists()]
+    profiled = [one for one in _folders(tree, studies) if RunFiles(one).profile.exists()]
     rows = [row for run in map(examine, profiled) for row in _profile_rows(run)]
     return _frame(rows, PROFILE_COLUMNS)
 
