@@ -46,7 +46,6 @@ class Paper:
     derived: pd.DataFrame
     accuracy: pd.DataFrame
     profile: pd.DataFrame
-    settings: pd.DataFrame
     quoted: pd.DataFrame
     related: pd.DataFrame
     published: pd.DataFrame
@@ -70,9 +69,8 @@ def read_paper(
 
 
 def _table(path: Path) -> pd.DataFrame:
-    types = {} if path.name == "settings.csv" else _TYPES  # some settings are words
     table = pd.DataFrame(read_rows(path), dtype="string").replace("", pd.NA)
-    return table.astype({name: kind for name, kind in types.items() if name in table})
+    return table.astype({name: kind for name, kind in _TYPES.items() if name in table})
 
 
 def efficiency_points(paper: Paper) -> pd.DataFrame:
