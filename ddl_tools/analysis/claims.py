@@ -210,7 +210,7 @@ def _possible(row: pd.Series, runs: pd.DataFrame) -> dict[str, str]:
     devices = np.where(done["device_used"] == "cpu", "the CPU", "a GPU")
     how = (done["study"], releases[releases.str.startswith(row["strategy"])], devices)
     parts = ", ".join(name for names in how for name in sorted(set(names)))
-    here = f"{len(done)} completed run{'s' if len(done) > 1 else ''} with both ({parts})"
+    here = f"{plural(len(done), 'completed run')} with both ({parts})"
     why = "it is about the releases of 2022, and was not measured with them"
     return {"verdict": UNDECIDED, "why": why, "here": here}
 

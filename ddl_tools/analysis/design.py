@@ -12,6 +12,7 @@ from ddl_tools.analysis.configurations import KEYS, ended_runs
 from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.interleaving import Interleaved, block_means, relative
 from ddl_tools.analysis.tables import runs_table, windows_table
+from ddl_tools.labels import plural
 from ddl_tools.records.paths import Tree, committed
 from ddl_tools.records.provenance import host
 from ddl_tools.study import Study
@@ -35,10 +36,7 @@ def spread(study: Study, tree: Tree) -> Spread | None:
     None if these are too few as well.
     """
     machine = host()
-    for records, name in (
-        (tree, "this machine's records"),
-        (committed(), "the published records"),
-    ):
+    for records, name in ((tree, "this machine's records"), (committed(), "the published records")):
         runs = runs_table(records.runs)
         if records is tree:
             own = (runs["machine"] == machine["cpu"]) & (runs["cpu_cores"] == machine["cpu_cores"])
@@ -74,7 +72,7 @@ def _of_repeats(runs: pd.DataFrame) -> Iterator[np.ndarray]:
 def resolves(study: Study, tree: Tree) -> str:
     """Return which difference of two throughputs the study will resolve, and what 5 % needs."""
     what = "repeat" if study.interleave is None else "start"
-    count = f"{study.repeats} {what}{'s' if study.repeats > 1 else ''}"
+    count = plural(study.repeats, what)
     found = spread(study, tree)
     if found is None:
         return f"throughput: resolution of {count} not known, there are too few records"

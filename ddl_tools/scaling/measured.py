@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ddl_tools.labels import labels
+from ddl_tools.labels import labels, plural
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import RunRecord, read_epochs, read_record
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
@@ -86,7 +86,7 @@ def _configuration(
         ranks_per_node=max(one.spec.gpus_per_node for one in records),
         sizes=tuple(sorted({one.world_size for one in records})),
         sources=(
-            f"{len(records)} run{'s' if len(records) > 1 else ''} in {', '.join(folders)}",
+            f"{plural(len(records), 'run')} in {', '.join(folders)}",
             f"{spec.image_size} px, batch {spec.local_batch_size}, {spec.precision}",
         ),
         throughput=rate,

@@ -1,7 +1,7 @@
 """Advice as text, and as rows for the notebook and the figure."""
 
 from ddl_core.registry import title
-from ddl_tools.labels import phrase
+from ddl_tools.labels import phrase, plural
 from ddl_tools.scaling.accuracy import MARGIN
 from ddl_tools.scaling.advise import UNITS, Advice
 from ddl_tools.scaling.options import Option
@@ -175,8 +175,7 @@ def _sources(one: Option) -> str:
 
 
 def _full_name(one: Option) -> str:
-    nodes = f"{one.nodes} node{'s' if one.nodes > 1 else ''}"
-    return f"{_name(one)}, {one.ranks} GPU{'s' if one.ranks > 1 else ''} (ranks) on {nodes}"
+    return f"{_name(one)}, {plural(one.ranks, 'GPU')} (ranks) on {plural(one.nodes, 'node')}"
 
 
 def _name(one: Option) -> str:
