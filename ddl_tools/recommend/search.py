@@ -161,16 +161,11 @@ class Search:
         found = []
         for item in done:
             spec, own = item.spec, windows.of(self.name, [item.spec.run_id])
-            if (
-                spec.nodes != nodes
-                or first(spec) in failed
-                or spec.work != "train"
-                or spec.loader == "synthetic"
-            ):
+            is_half = spec.work != "train" or spec.loader == "synthetic"
+            if is_half or spec.nodes != nodes or first(spec) in failed:
                 continue
             if own:
-                place = max(own)[0][1], over_blocks(own).ratio
-                found.append(Observation(first(spec), *place))
+                found.append(Observation(first(spec), max(own)[0][1], over_blocks(own).ratio))
             elif read_epochs(item.directory)[-1].interleave is None:  # in a SLURM job
                 place = f"start {spec.repeat:04}", float(runs[spec.run_id])
                 found.append(Observation(first(spec), *place))
