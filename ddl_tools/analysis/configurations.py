@@ -236,16 +236,13 @@ def _place(row: dict, varying: list[str], texts: dict[str, dict[str, str]]) -> s
 
 def _phrase(name: str, value: Any) -> str:
     """Return a column in words: "" for a setting of one strategy that is at its default."""
-    field = RunSpec.model_fields.get(name)
     value = None if pd.isna(value) else value
-    if field is None and value is None:
-        return f"unknown {name}"
-    strategy = owner(name) if field is not None else None
-    if field is None or not strategy:
-        return phrase(name, value)
-    if value == field.default:
+    if name not in RunSpec.model_fields:
+        return f"unknown {name}" if value is None else phrase(name, value)
+    strategy = owner(name)
+    if strategy and value == RunSpec.model_fields[name].default:
         return ""
-    return f"{title('strategy', strategy)} {phrase(name, value)}"
+    return (f"{title('strategy', strategy)} " if strategy else "") + phrase(name, value)
 
 
 def _hardware(row: dict) -> str:

@@ -20,8 +20,6 @@ from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.tables import PROFILE_COLUMNS, WINDOW_COLUMNS, empty_table
 from ddl_tools.study import Study
 
-Draw = Callable[[pd.DataFrame], Figure]
-
 OF_NO_RUN = "what the paper states"
 
 
@@ -48,7 +46,7 @@ class Question:
     asks: str
     notebook: str
     chosen: Callable[[Tables], pd.DataFrame]
-    draw: Draw
+    draw: Callable[[pd.DataFrame], Figure]
     needs: str = "training runs"
     column: str = "value"  # column that half of the configurations of a study must have
     also: str = ""  # column that one of them must have

@@ -4,7 +4,6 @@ Compute time is the measured step on one node, the rate of the links was measure
 and latency was not measured and is taken as 0.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -98,7 +97,9 @@ def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
             continue
         if (name, 0.0, 1) not in groups:
             raise DataError(f"no valid run of {name} on one node in study {study!r}")
-        compute_s, measured_s = map(_mean_s, (groups[name, 0.0, 1], runs))
+        compute_s, measured_s = (
+            float(np.mean([run.step_s for run in own])) for own in (groups[name, 0.0, 1], runs)
+        )
         predicted_s = calculated_s(runs[0].spec, compute_s, min(run.link_mbit for run in runs))
         found.append(Step(name, mbit, nodes, len(runs), compute_s, measured_s, predicted_s))
     return found
@@ -125,7 +126,3 @@ def framework(spec: RunSpec) -> str:
     if spec.strategy == "ddp" and bucket_mb != DDP_BUCKET_MB:
         return f"{name}, bucket {bucket_mb:g} MiB"
     return name
-
-
-def _mean_s(runs: Sequence[Run]) -> float:
-    return float(np.mean([run.step_s for run in runs]))

@@ -171,12 +171,8 @@ def _row(group: pd.DataFrame, evaluation: str) -> dict[str, Any]:
 def _to_target(part: pd.DataFrame, target: float) -> dict[str, Any]:
     hits = [hit for run in part.to_dict("records") if (hit := _reached(run, target))]
     epochs, seconds = np.median(hits, axis=0) if hits else (np.nan, np.nan)
-    return {
-        "target": target,
-        "reached": len(hits),
-        "epochs_to_target": epochs,
-        "seconds_to_target": seconds,
-    }
+    medians = {"epochs_to_target": epochs, "seconds_to_target": seconds}
+    return medians | {"target": target, "reached": len(hits)}
 
 
 IMAGENET_PANEL = "ImageNet, ResNet50 unless named, 90 epochs where stated: by others"
@@ -559,10 +555,8 @@ def _fastest(points: pd.DataFrame) -> str:
     if known.empty:
         return "No configuration has reached the accuracy at two numbers of ranks"
     best = known.loc[known["value"].idxmin()]
-    name, ranks = (
-        style.strategy_name(best["framework_strategy"]),
-        plural(best["world_size"], "rank"),
-    )
+    name = style.strategy_name(best["framework_strategy"])
+    ranks = plural(best["world_size"], "rank")
     return f"{name} on {ranks} reaches {best['target']:.0%} first, after {best['value']:.3g} s"
 
 

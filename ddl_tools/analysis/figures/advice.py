@@ -121,8 +121,7 @@ def _accuracy(ax: Axes, points: pd.DataFrame) -> None:
     one = known.drop_duplicates("global_batch_size").sort_values("global_batch_size")
     batches = one["global_batch_size"]
     curves.batch_axis(ax, batches.iloc[:: -(-len(one) // _MOST_BATCHES)], "global batch (images)")
-    ends = dict(zip(("value", "low", "high"), ("", "_low", "_high"), strict=True))
-    one = one.assign(**{name: one[f"accuracy{end}"] for name, end in ends.items()})
+    one = one.assign(value=one["accuracy"], low=one["accuracy_low"], high=one["accuracy_high"])
     grey = {"color": "#444444", "marker": "o", "linestyle": "none", "markersize": 5}
     curves.line(ax, batches, one, grey)
     advised = known[known["advised"]]

@@ -67,6 +67,7 @@ def draw(table: pd.DataFrame) -> Figure:
     names = list(table["probe"].unique())
     looks = dict(zip(names[-MOST_LINES:], _LOOKS, strict=False))
     drawn = table[table["probe"].isin(looks)]
+    first = drawn.loc[drawn.index.min()]
     numbered = {  # their times are in the CSV
         f"{number}: {name.rpartition('-')[0]}": look
         for number, (name, look) in enumerate(looks.items(), start=1)
@@ -80,7 +81,10 @@ def draw(table: pd.DataFrame) -> Figure:
         [2.6],
         handles(numbered, markersize=4),
         [
-            *_caption(drawn),
+            "Bus bandwidth = size / time x 2 (n - 1) / n (NCCL-tests); median, slowest rank, "
+            "float32.",
+            f"{first['ranks']} ranks on {first['nodes']} node(s), {first['device']}, over "
+            f"{first['interface'] or 'an unknown interface'}.",
             *captions.not_drawn("Older probes", len(names) - len(looks)),
         ],
         line=captions.line(drawn),
@@ -95,13 +99,3 @@ def draw(table: pd.DataFrame) -> Figure:
         ax.set_xlabel("message of each rank")
         curves.rate_axis(ax, table[column], label)
     return figure
-
-
-def _caption(drawn: pd.DataFrame) -> list[str]:
-    """Return what is measured, and where the first probe was."""
-    first = drawn.loc[drawn.index.min()]
-    return [
-        "Bus bandwidth = size / time x 2 (n - 1) / n (NCCL-tests); median, slowest rank, float32.",
-        f"{first['ranks']} ranks on {first['nodes']} node(s), {first['device']}, over "
-        f"{first['interface'] or 'an unknown interface'}.",
-    ]

@@ -327,6 +327,7 @@ def draw_emulated(points: pd.DataFrame) -> Figure:
     drawn = points[points["value"].notna()]
     looks = _line_looks(drawn, first=1)
     smaller = captions.counted("", drawn["emu_shrink"])
+    calculated, horovod = drawn["calculated"].notna().any(), drawn["strategy"].eq("horovod").any()
     alone = points["world_size"] == 1  # the base, which stands in each panel
     once = points[~alone | ~points.duplicated(["study", "line", "world_size"])]
     rejected = int(once["unfaithful"].sum())
@@ -339,19 +340,11 @@ def draw_emulated(points: pd.DataFrame) -> Figure:
             f"Nodes are network namespaces of one machine; ResNet50's gradients {smaller} times "
             "smaller.",
             *captions.provenance(points, "the ratio"),
-            *(
-                ["Crosses: calculated, nothing fitted."]
-                if drawn["calculated"].notna().any()
-                else []
-            ),
+            *(["Crosses: calculated, nothing fitted."] if calculated else []),
             *(["Open: one run."] if _single(drawn).any() else []),
             *([f"Rejected: {rejected} runs."] if rejected else []),
             *[f"No run of one rank: {name}." for name in baseless],
-            *(
-                ["Horovod's negotiation is not scaled."]
-                if "horovod" in set(drawn["strategy"])
-                else []
-            ),
+            *(["Horovod's negotiation is not scaled."] if horovod else []),
         ],
         2.0,
         columns=3,

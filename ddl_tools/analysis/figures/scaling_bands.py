@@ -76,14 +76,9 @@ def _fitted(
     """Return the law at each power of two times `least`, and the observed values."""
     steps = int(np.log2(MAX_EXTRAPOLATION * max(one.ranks for one in observed) / least))
     sizes = [least * 2**power for power in range(steps + 1)]
-    band = law(sizes)
-    ends = {"value": band.value, "low": band.low, "high": band.high}
-    values = pd.DataFrame(
-        [{"world_size": one.ranks, "value": one.value, "bound": one.bound} for one in observed]
-    )
-    return pd.concat(
-        [pd.DataFrame({"source": "law", "world_size": sizes, **ends}), values.assign(source=source)]
-    )
+    band = pd.DataFrame({"source": "law", "world_size": sizes, **law(sizes)._asdict()})
+    values = pd.DataFrame(observed)[["ranks", "value", "bound"]]
+    return pd.concat([band, values.rename(columns={"ranks": "world_size"}).assign(source=source)])
 
 
 def _stated(configuration: tuple[str, str, str]) -> pd.DataFrame:

@@ -53,21 +53,18 @@ def row_figure(
     label
         Of the x axis.
     """
-    panels = drawn_panels(points)
-    tables = []
+    panels, tables = drawn_panels(points), []
     for name in panels:
         table = points[points["panel"] == name]
-        tables.append(table.assign(row=pd.factorize(table["label"])[0].astype(float)))
-    most = MOST_ROWS // len(panels)
-    lost = len(points.drop_duplicates(["panel", "label"]))
-    tables = [table[table["row"] < most] for table in tables]
-    lost -= sum(table["row"].nunique() for table in tables)
+        table = table.assign(row=pd.factorize(table["label"])[0].astype(float))
+        tables.append(table[table["row"] < MOST_ROWS // len(panels)])
     names = [list(table["label"].unique()) for table in tables]
-    texts = [[list(heads), *(cells(one) for _, one in table.groupby("row"))] for table in tables]
+    lost = len(points.drop_duplicates(["panel", "label"])) - sum(map(len, names))
     heights = [(max(len(panel), 2) + 1) * _ROW_INCHES for panel in names]
     caption = [*caption, *captions.not_drawn("Rows", lost)]
     figure, axes = frame(title, panels, heights, legend, caption, line=captions.line(points))
-    for ax, panel, beside in zip(axes, names, texts, strict=True):
+    for ax, panel, table in zip(axes, names, tables, strict=True):
+        beside = [list(heads), *(cells(one) for _, one in table.groupby("row"))]
         ax.set_yticks(range(len(panel)), panel)
         ax.set_ylim(max(len(panel), 2) - 0.5, -1.5)
         ax.grid(axis="y", visible=False)
