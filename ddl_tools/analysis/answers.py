@@ -62,14 +62,14 @@ _HEADS = {
 class Answer:
     """How the points of a figure become a table and sentences.
 
-    `columns` are those of the table, separated by spaces, and `value` is the heading of the column
-    of this name. `rows` chooses the rows, the best first. `line` is the sentence on a row, with
-    the names of columns: sentences are on the first two rows and the last, if `say` has no others.
+    `columns` are those of the table, separated by spaces. `rows` chooses the rows, the best first.
+    `value` is the heading of the column of this name. `line` is the sentence on a row, with the
+    names of columns: sentences are on the first two rows and the last, if `say` has no others.
     """
 
     columns: str
-    value: str
     rows: Callable[[Points], Points]
+    value: str = ""
     line: str = ""
     say: Callable[[Points], list[str]] | None = None
 
@@ -226,12 +226,11 @@ def _emulated(points: Points) -> list[str]:
 def _memory(points: Points) -> list[str]:
     """Return the configurations with the least and the most memory, and the fastest."""
     known = points[points["n"] > 0]
-    chosen = {
-        "Least memory": known["value"].idxmin(),
-        "Most memory": known["value"].idxmax(),
-        "Highest throughput": known["throughput"].idxmax(),
+    rows = {
+        "Least memory": known.loc[known["value"].idxmin()],
+        "Most memory": known.loc[known["value"].idxmax()],
+        "Highest throughput": known.loc[known["throughput"].idxmax()],
     }
-    rows = {what: known.loc[place] for what, place in chosen.items()}
     return [
         f"{what}: {row['label']}, {row['value']:.2f} GiB at {three_digits(row['throughput'])} "
         "images/s."
@@ -343,101 +342,94 @@ def _last_epochs(points: Points) -> Points:
 _SPEED, _ACCURACY = "throughput (images/s)", "top-1 accuracy (%)"
 
 ANSWERS = {
-    "comparison": Answer("label value ratio decision n", _SPEED, _nearest, say=_compared),
+    "comparison": Answer("label value ratio decision n", _nearest, _SPEED, say=_compared),
     "throughput_vs_workers": Answer(
         "line world_size value n",
-        _SPEED,
         lambda points: _largest(_with_line(points)),
+        _SPEED,
         "{line}: {value} images/s on {world_size} ranks.",
     ),
     "throughput_vs_batch_size": Answer(
         "line local_batch_size value n",
-        _SPEED,
         lambda points: _largest(points, "local_batch_size"),
+        _SPEED,
         "{line}: {value} images/s at batch {local_batch_size}.",
     ),
     "memory_per_rank": Answer(
         "label value state throughput n",
-        "peak memory of a rank (GiB)",
         lambda points: points[points["n"] > 0],
+        "peak memory of a rank (GiB)",
         say=_memory,
     ),
     "loader_bound": Answer(
         "label value loading training share n",
-        _SPEED,
         _bounded,
+        _SPEED,
         "{label} reaches {share} of its bound; its loader alone delivers {ahead} times the "
         "throughput of synthetic data.",
     ),
     "efficiency": Answer(
         "line world_size efficiency statement",
-        "",
         _efficiencies,
-        "{line} on {world_size} ranks: E {efficiency}.",
+        line="{line} on {world_size} ranks: E {efficiency}.",
     ),
     "efficiency_emulated": Answer(
         "line emu_link_mbit world_size value calculated n",
-        "efficiency E",
         lambda points: _largest(points).sort_values(
             "emu_link_mbit", ascending=False, kind="stable"
         ),
+        "efficiency E",
         say=_emulated,
     ),
-    "kernel_shares": Answer(
-        "line world_size allreduce io cudnn rest", "", _kernel_rows, say=_kernels
-    ),
+    "kernel_shares": Answer("line world_size allreduce io cudnn rest", _kernel_rows, say=_kernels),
     "scaling_bands": Answer(
         "line world_size value",
-        "E by Amdahl's law",
         _laws,
+        "E by Amdahl's law",
         "{line} on {world_size} GPUs: Amdahl's law gives E {value}.",
     ),
     "advice": Answer(
         "line world_size hours node_hours accuracy limits",
-        "",
         _options,
-        "{line} on {world_size} GPUs: {hours} h, {node_hours} node-hours; limits: {limits}.",
+        line="{line} on {world_size} GPUs: {hours} h, {node_hours} node-hours; limits: {limits}.",
     ),
     "time_budget": Answer(
         "label efficiency data compute transfer waiting other n",
-        "",
         lambda points: _bars(shares.parts_of_epochs(points)),
-        "{label}: {parts}.",
+        line="{label}: {parts}.",
     ),
     "time_shares": Answer(
         "label compute transfer waiting other idle n",
-        "",
         lambda points: _bars(shares.parts_of_profiles(points)),
-        "{label}: {parts}.",
+        line="{label}: {parts}.",
     ),
     "time_to_accuracy": Answer(
         "line world_size value epochs n",
-        "time (s)",
         lambda points: _with_line(points[points["value"].notna()]).sort_values("value"),
+        "time (s)",
         "{line} on {world_size} ranks: {value} s.",
     ),
     "accuracy_by_library": Answer(
         "label value n",
-        _ACCURACY,
         lambda points: _in_percent(points[points["n"] > 0]).sort_values("value", ascending=False),
+        _ACCURACY,
         "{label}: {value} %.",
     ),
     "schedules": Answer(
         "epoch step cosine exponential",
-        "",
         _rates,
-        "Rate after epoch {epoch}: step {step}, cosine {cosine}, exponential {exponential}.",
+        line="Rate after epoch {epoch}: step {step}, cosine {cosine}, exponential {exponential}.",
     ),
     "accuracy_vs_batch_size": Answer(
         "label global_batch_size value precise updates n",
-        _ACCURACY,
         _ends_of_batches,
+        _ACCURACY,
         say=_losses,
     ),
     "learning_curves": Answer(
         "label global_batch_size epoch value",
-        _ACCURACY,
         _last_epochs,
+        _ACCURACY,
         "Batch {global_batch_size}, {label}: {value} % after epoch {epoch}.",
     ),
 }
