@@ -1,4 +1,4 @@
-"""Markdown that programs write: tables, and the blocks of a page between two marks."""
+"""Text that programs write: tables, also in Markdown, and blocks of a page between two marks."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +11,15 @@ def table(head: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows of a table as lines, each column as wide as its longest text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def written(text: str, kind: str, block: Callable[[str], str]) -> str:

@@ -2,6 +2,7 @@
 
 from ddl_core.registry import title
 from ddl_tools.labels import phrase, plural
+from ddl_tools.markdown import aligned
 from ddl_tools.scaling.accuracy import MARGIN
 from ddl_tools.scaling.advise import UNITS, Advice
 from ddl_tools.scaling.options import Option
@@ -68,12 +69,7 @@ def table(advice: Advice) -> str:
         for one in sorted(advice.options, key=_by_time)
         if one in advice.front or one.ranks == advice.advised.ranks
     ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
-    return "\n".join([*lines, "", _KEY])
+    return "\n".join([*aligned(cells), "", _KEY])
 
 
 _KEY = (

@@ -16,6 +16,7 @@ from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import drawn_panels, frame, styled
 from ddl_tools.analysis.plot.curves import intervals
 from ddl_tools.labels import plural
+from ddl_tools.markdown import aligned
 
 MOST_ROWS = 60  # in all panels together: about a page
 BAR = 0.66  # of a row
@@ -72,19 +73,10 @@ def row_figure(
         ax.xaxis.set_major_locator(MaxNLocator(5 if max(map(len, panel), default=0) < _LONG else 3))
         ax.set_xlabel(label)
         right = ax.secondary_yaxis("right")
-        right.set_yticks(range(-1, len(panel)), _aligned(beside), **_NUMBERS)
+        right.set_yticks(range(-1, len(panel)), aligned(beside), **_NUMBERS)
         right.tick_params(length=0)
         right.spines[:].set_visible(False)
     return figure, [(ax, table) for ax, table in zip(axes, tables, strict=True) if len(table)]
-
-
-def _aligned(table: list[list[str]]) -> list[str]:
-    """Return the rows of a table of texts, each column as wide as its longest text."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
 
 
 def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
