@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -127,7 +126,15 @@ def draw(points: pd.DataFrame) -> Figure:
         _agreement(points),
         [name.split(": ")[0] for name in panels],
         [_HEIGHT] * ((len(panels) + 1) // 2),
-        _legend(),
+        [
+            Line2D([], [], label="Amdahl's law", color=_LAW),
+            Patch(facecolor=_BAND, label="90 % band of one value"),
+            Line2D([], [], label="calculated, nothing fitted", color=_LAW, linestyle="--"),
+            Line2D([], [], label="measured here", **_MARK),
+            Line2D([], [], label="stated by the paper", **_STATED),
+            Line2D([], [], label="stated bound", **_STATED | {"marker": _BOUNDS["lower"]}),
+            Line2D([], [], label="emulated", **_EMULATED),
+        ],
         [
             "Each law is fitted to the values and bounds of its panel. E of the paper is relative "
             "to 4 GPUs; its times and its E at 1024 contradict each other (C2). EMULATED: links of "
@@ -159,18 +166,6 @@ def _panel(ax: Axes, part: pd.DataFrame) -> None:
     else:
         ax.set_ylim(0, _MAX_E)
     ax.set_ylabel(_AXES[quantity])
-
-
-def _legend() -> list[Artist]:
-    return [
-        Line2D([], [], label="Amdahl's law", color=_LAW),
-        Patch(facecolor=_BAND, label="90 % band of one value"),
-        Line2D([], [], label="calculated, nothing fitted", color=_LAW, linestyle="--"),
-        Line2D([], [], label="measured here", **_MARK),
-        Line2D([], [], label="stated by the paper", **_STATED),
-        Line2D([], [], label="stated bound", **_STATED | {"marker": _BOUNDS["lower"]}),
-        Line2D([], [], label="emulated", **_EMULATED),
-    ]
 
 
 def _agreement(points: pd.DataFrame) -> str:
