@@ -1,6 +1,6 @@
-"""Ranks under Nsight Systems: stored commands for several machines, and what is refused.
+"""Ranks under Nsight Systems: a stored command, and what is refused.
 
-To store new texts after a wanted change:  DDL_WRITE_GOLDEN=1 python -m pytest THIS_FILE
+To store a new one after a wanted change:  DDL_WRITE_GOLDEN=1 python -m pytest THIS_FILE
 """
 
 import os
@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,29 +20,21 @@ from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.records.paths import PROJECT, RunFiles
 from ddl_tools.records.run import read_epochs, read_record
 from tests.launch.running import planned
+from tests.launch.stand_ins import StandIns
 
-GOLDEN = Path(__file__).parent / "nsys"
+STORED = Path(__file__).parent / "nsys" / "juwels_booster-2.sh"
 RUN_DIR = Path("/shared/results/runs/nsys/a run")
 RANK = ["/shared/venv/python", "-m", "ddl_tools.rank.worker", str(RUN_DIR)]
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "juwels_booster-2": ("juwels_booster", {"strategy": "ddp", "nodes": 2, "gpus_per_node": 4}),
-    "perlmutter-1": ("perlmutter", {"strategy": "horovod", "gpus_per_node": 4}),
-    "leonardo-1": ("leonardo", {"strategy": "single"}),
-}
 
 
-def step(site: str, fields: dict[str, Any]) -> list[str]:
-    spec, logs = RunSpec(**fields), RUN_DIR / "logs" / "attempt_0"
-    allocation = Allocation(spec.nodes, tuple(script.srun_argv(spec, find_site(site))))
-    return words_of_step(spec, [*commands.nsys_prefix(logs), *RANK], logs, allocation)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_command_is_the_stored_one(name: str) -> None:
-    text, stored = shlex.join(step(*CASES[name])) + "\n", GOLDEN / f"{name}.sh"
+def test_the_command_is_the_stored_one() -> None:
+    spec = RunSpec(strategy="ddp", nodes=2, gpus_per_node=4)
+    logs, srun = RUN_DIR / "logs" / "attempt_0", script.srun_argv(spec, find_site("juwels_booster"))
+    command = [*commands.nsys_prefix(logs), *RANK]
+    text = shlex.join(words_of_step(spec, command, logs, Allocation(2, tuple(srun)))) + "\n"
     if os.environ.get("DDL_WRITE_GOLDEN"):
-        stored.write_text(text, encoding="utf-8")
-    assert text == stored.read_text(encoding="utf-8")
+        STORED.write_text(text, encoding="utf-8")
+    assert text == STORED.read_text(encoding="utf-8")
 
 
 def test_every_flag_is_explained_on_the_page() -> None:
@@ -72,11 +63,8 @@ exec "$@"
 
 @pytest.mark.multiprocess
 @pytest.mark.extended
-def test_a_run_starts_each_rank_through_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (program := tmp_path / "bin" / "nsys").parent.mkdir()
-    program.write_text(STAND_IN)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+def test_a_run_starts_each_rank_through_it(stand_ins: StandIns) -> None:
+    stand_ins.script("nsys", STAND_IN)
     directory = planned(gpus_per_node=2, epochs=2, nsys=True)
     ranks.run_ranks(directory)
     assert read_record(directory).status == "completed"
