@@ -19,27 +19,23 @@ from ddl_tools.records.ledger import (
     remedies,
 )
 from ddl_tools.records.paths import RunFiles, Tree
-from ddl_tools.records.run import Failure, read_record, write_record
+from ddl_tools.records.run import Failure, read_record
 from ddl_tools.study import Study
+from tests.launch.running import change
 
 STUDY = Study(name="s", question="?", axes={"loader": ["native", "synthetic"]}, repeats=2)
-
-
-def _set(directory, **changes):
-    """Change the record of a run."""
-    write_record(directory, read_record(directory).model_copy(update=changes))
 
 
 def test_planning_writes_each_run_once_and_never_touches_a_finished_one(tmp_path):
     tree = Tree(tmp_path)
     assert counts(ledger(STUDY, tree)) == "4 runs: 4 missing"
-    _set(plan(STUDY, tree)[0].directory, status="completed")
+    change(plan(STUDY, tree)[0], status="completed")
     assert counts(plan(STUDY, tree)) == "4 runs: 1 completed, 3 planned"
 
 
 def test_another_study_of_the_same_name_is_refused(tmp_path):
     tree = Tree(tmp_path)
-    _set(plan(STUDY, tree)[0].directory, status="completed")
+    change(plan(STUDY, tree)[0], status="completed")
     before = tree.asked("s").read_bytes()
     other = Study(name="s", question="another?", axes={"epochs": [7, 8]}, repeats=1)
     with pytest.raises(SpecError, match=r"'s'.*1 completed runs.*another name"):
@@ -62,7 +58,7 @@ def test_a_corrected_study_is_planned_and_its_old_runs_are_put_aside(tmp_path):
 
 def test_a_study_that_is_extended_keeps_its_runs(tmp_path):
     tree = Tree(tmp_path)
-    _set(plan(STUDY, tree)[0].directory, status="completed")
+    change(plan(STUDY, tree)[0], status="completed")
     plan(STUDY.model_copy(update={"repeats": 3, "question": "more?"}), tree)
     assert put_aside("s", tree) == ""
 
@@ -81,7 +77,7 @@ def test_the_data_folder_is_planned_for_real_data_only(tmp_path):
 def test_running_without_a_process_is_interrupted(tmp_path):
     tree = Tree(tmp_path)
     entry = plan(STUDY, tree)[0]
-    _set(entry.directory, status="running")
+    change(entry, status="running")
     assert ledger(STUDY, tree)[0].state == "interrupted"
     with exclusive(RunFiles(entry.directory).lock, "the run"):
         assert ledger(STUDY, tree)[0].state == "running"
@@ -96,7 +92,7 @@ def test_running_without_a_process_is_interrupted(tmp_path):
 )
 def test_a_run_that_ended_badly_keeps_its_reason(tmp_path, kind, message, state, category):
     tree = Tree(tmp_path)
-    _set(plan(STUDY, tree)[0].directory, status="failed", error=Failure.of(kind, message))
+    change(plan(STUDY, tree)[0], status="failed", error=Failure.of(kind, message))
     found = ledger(STUDY, tree)
     assert found[0].reason == f"{kind}: {message}"
     assert (found[0].state, found[0].category) == (state, category)  # told from the kind

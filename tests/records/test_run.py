@@ -1,7 +1,7 @@
 """Result records: atomic, strict, append-only."""
 
 import os
-import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -9,7 +9,6 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import (
-    EpochRecord,
     Failure,
     RunRecord,
     append_epoch,
@@ -18,32 +17,7 @@ from ddl_tools.records.run import (
     write_record,
 )
 from ddl_tools.records.storage import write_atomically
-
-
-def epoch_row(epoch: int, phase: str = "train", attempt: int = 0, **changes) -> EpochRecord:
-    values = {
-        "attempt": attempt,
-        "epoch": epoch,
-        "phase": phase,
-        "cold": epoch == 0,
-        "steps": 2,
-        "samples": 32,
-        "corrupt_images": 0,
-        "wall_s": 1.0,
-        "cpu_s": 1.0,
-        "data_s": 0.1,
-        "rank_wall_s_min": 0.9,
-        "rank_wall_s_max": 1.0,
-        "step_s_median": 0.5,
-        "step_s_p95": 0.5,
-        "throughput_samples_per_s": 32.0,
-        "loss": 1.5,
-        "top1": None,
-        "top5": None,
-        "lr": 0.1,
-        "max_memory_bytes": None,
-    }
-    return EpochRecord(**{**values, **changes})
+from tests.launch.running import line
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):
@@ -55,11 +29,11 @@ def test_a_record_comes_back_as_it_was_written(tmp_path):
 
 def test_rows_come_back_in_order_and_the_newest_attempt_counts(tmp_path):
     for row in (
-        epoch_row(0),
-        epoch_row(0, "eval"),
-        epoch_row(1, loss=1.0),
-        epoch_row(1, attempt=1, loss=2.0),
-        epoch_row(2, attempt=1),
+        line(0),
+        line(0, "eval"),
+        line(1, loss=1.0),
+        line(1, attempt=1, loss=2.0),
+        line(2, attempt=1),
     ):
         append_epoch(tmp_path, row)
     rows = read_epochs(tmp_path)
@@ -73,18 +47,18 @@ def test_rows_come_back_in_order_and_the_newest_attempt_counts(tmp_path):
 
 
 def test_a_line_whose_writer_was_killed_is_no_row_and_is_cut_by_the_next_writer(tmp_path):
-    append_epoch(tmp_path, epoch_row(0))
+    append_epoch(tmp_path, line(0))
     path = RunFiles(tmp_path).epochs
     with path.open("a") as file:
         file.write('{"attempt": 0, "epo')
     assert len(read_epochs(tmp_path)) == 1
-    append_epoch(tmp_path, epoch_row(1))
+    append_epoch(tmp_path, line(1))
     assert [row.epoch for row in read_epochs(tmp_path)] == [0, 1]
     assert path.read_text().count("\n") == 2
 
 
 def test_a_diverged_loss_survives_the_file(tmp_path):
-    append_epoch(tmp_path, epoch_row(0, loss=float("nan")))
+    append_epoch(tmp_path, line(0, loss=float("nan")))
     loss = read_epochs(tmp_path)[0].loss
     assert loss is not None
     assert loss != loss
@@ -97,36 +71,22 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
         write_atomically(blocked / "run.json", "{}")
 
 
-@pytest.fixture
-def full_disk(tmp_path):
-    """A file system of 64 kB with no room left."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small file system needs root")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
-
-
 def fill(folder):
-    with (folder / "ballast").open("wb", buffering=0) as file:
-        try:
-            while file.write(b"\0" * 512):
-                pass
-        except OSError:
-            return
+    with suppress(OSError), (folder / "ballast").open("wb", buffering=0) as file:
+        while file.write(b"\0" * 512):
+            pass
 
 
 def append_until_full(folder):
     for epoch in range(1, 200):
-        append_epoch(folder, epoch_row(epoch))
+        append_epoch(folder, line(epoch))
 
 
-def test_a_full_disk_costs_no_finished_record(full_disk):
+def test_a_full_disk_costs_no_finished_record(mount):
+    full_disk = mount("size=64k")
     record = RunRecord.plan("s", RunSpec())
     write_record(full_disk, record)
-    append_epoch(full_disk, epoch_row(0))
+    append_epoch(full_disk, line(0))
     fill(full_disk)
     with pytest.raises(RecordError, match="No space left"):
         write_record(full_disk, record.model_copy(update={"status": "completed"}))
