@@ -91,10 +91,7 @@ DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
     "lines gone": (lambda files: files.epochs.unlink(), "epochs.jsonl: is missing"),
     "line gone": (lines(lambda all_: all_[:2] + all_[3:]), "lacks train of epoch 1"),
     "last line gone": (lines(lambda all_: all_[:-1]), "lacks eval of epoch 2"),
-    "line doubled": (
-        lines(lambda all_: [*all_, all_[2]]),
-        "holds more than once train of epoch 1",
-    ),
+    "line doubled": (lines(lambda all_: [*all_, all_[2]]), "holds more than once train of epoch 1"),
     "line cut": (
         lines(lambda all_: [*all_[:2], all_[2][:40] + "\n", *all_[3:]]),
         "epochs.jsonl, line 3",
@@ -110,10 +107,7 @@ DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
     "broken images": (number('"corrupt_images":0', '"corrupt_images":33'), "corrupt_images = 33"),
     "unknown attempt": (number('"attempt":0', '"attempt":7'), "attempt = 7, but the record has 1"),
     "epoch too many": (number('"epoch":1', '"epoch":9'), "epoch = 9, but the run has 3"),
-    "profile": (
-        lambda files: files.profile.write_text("{"),
-        "profile.json is not valid JSON",
-    ),
+    "profile": (lambda files: files.profile.write_text("{"), "profile.json is not valid JSON"),
 }
 
 

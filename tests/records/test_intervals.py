@@ -40,15 +40,6 @@ def test_all_four_agree_with_the_grid(seed: int, unit: type) -> None:
         assert (found[1:, 0] > found[:-1, 1]).all()  # sorted, and nothing touches
 
 
-def test_parts_make_up_the_whole() -> None:
-    rng = np.random.default_rng(0)
-    starts = rng.uniform(0, 1000, 5000)
-    a = np.column_stack([starts, starts + rng.exponential(0.1, 5000)])
-    b = a[::-1] + rng.uniform(-0.1, 0.1)
-    assert length(intersect(a, b)) + length(subtract(a, b)) == pytest.approx(length(a))
-    assert length(intersect(a, b)) == pytest.approx(length(intersect(b, a)))
-
-
 def test_nanoseconds_of_the_epoch_stay_whole() -> None:
     """A float64 near 2e18 is 256 ns wide: the times of a trace must not pass through one."""
     start = 1_763_000_000_000_000_001

@@ -9,15 +9,7 @@ from filelock import FileLock
 
 from ddl_core.errors import LaunchError, RecordError, SpecError
 from ddl_tools.records.failures import remedy
-from ddl_tools.records.ledger import (
-    counts,
-    exclusive,
-    is_locked,
-    ledger,
-    plan,
-    put_aside,
-    remedies,
-)
+from ddl_tools.records.ledger import counts, exclusive, is_locked, ledger, plan, put_aside, remedies
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.run import Failure, read_record
 from ddl_tools.study import Study
@@ -97,13 +89,6 @@ def test_a_run_that_ended_badly_keeps_its_reason(tmp_path, kind, message, state,
     assert found[0].reason == f"{kind}: {message}"
     assert (found[0].state, found[0].category) == (state, category)  # told from the kind
     assert remedies(found) == [remedy(category)]
-
-
-def test_a_damaged_record_does_not_hide_the_others(tmp_path):
-    tree = Tree(tmp_path)
-    entry = plan(STUDY, tree)[0]
-    RunFiles(entry.directory).record.write_text("{")
-    assert counts(ledger(STUDY, tree)) == "4 runs: 1 damaged, 3 planned"
 
 
 def test_a_lock_is_refused_at_once_and_freed_at_the_end(tmp_path):

@@ -5,17 +5,16 @@ import pytest
 from ddl_tools.records import provenance
 
 
-def test_the_commit_is_told_where_there_is_no_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "_git", lambda *arguments: None)
+@pytest.mark.parametrize(
+    ("of_git", "commit", "dirty"), [(None, "0123abcd", None), ("git's own", "git's own", True)]
+)
+def test_a_checkout_knows_better_than_the_environment(
+    monkeypatch: pytest.MonkeyPatch, of_git: str | None, commit: str, dirty: bool | None
+) -> None:
+    monkeypatch.setattr(provenance, "_git", lambda *arguments: of_git)
     monkeypatch.setenv("DDL_COMMIT", "0123abcd")
     code = provenance.provenance()
-    assert (code["git_commit"], code["git_dirty"]) == ("0123abcd", None)
-
-
-def test_a_checkout_knows_better_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "_git", lambda *arguments: "git's own")
-    monkeypatch.setenv("DDL_COMMIT", "0123abcd")
-    assert provenance.provenance()["git_commit"] == "git's own"
+    assert (code["git_commit"], code["git_dirty"]) == (commit, dirty)
 
 
 def test_packages_of_another_version_are_named() -> None:

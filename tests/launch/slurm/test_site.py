@@ -74,11 +74,7 @@ FOUR = {"gpus_per_node": 4, "gpu_request": "gres"}
         (FOUR, {"strategy": "ddp", "gpus_per_node": 8}, "but a node of this site has 4"),
         ({}, {"device": "cuda"}, "this site has no GPUs"),
         ({}, {"strategy": "horovod", "nodes": 16, "device": "cpu"}, None),
-        (
-            {},
-            {"strategy": "horovod", "nodes": 17, "device": "cpu"},
-            "up to 16; .*WITH_MPI=1",
-        ),
+        ({}, {"strategy": "horovod", "nodes": 17, "device": "cpu"}, "up to 16; .*WITH_MPI=1"),
         ({}, {"strategy": "ddp", "nodes": 17, "device": "cpu"}, None),
         ({"horovod_controller": "mpi"}, {"strategy": "horovod", "nodes": 17}, None),
         ({"dali": False}, {"loader": "dali_cpu"}, "DALI does not run on this site"),
