@@ -11,12 +11,11 @@ from typing import Any
 
 import click
 import yaml
-from click.testing import CliRunner
 
 from ddl_core.config import RunSpec
 from ddl_tools.cli import main
 from ddl_tools.processes import import_path
-from tests.launch.running import TINY
+from tests.launch.running import TINY, ddl
 
 PATIENCE_S = 60.0  # of a process; longer is a hang
 CLEAR = "clear error"
@@ -177,7 +176,7 @@ def _wrong(parameter: click.Parameter, world: World) -> list[str]:
 
 def in_process(bad: BadInput) -> tuple[str, str]:
     """Call `ddl` in this process; return the outcome and what was said."""
-    result = CliRunner().invoke(main, [*bad.command, *bad.words])
+    result = ddl(*bad.command, *bad.words)
     said = f"{result.stdout}\n{result.stderr}"
     if not isinstance(result.exception, SystemExit | None):
         return "traceback", f"{said}\n{result.exception!r}"

@@ -1,17 +1,12 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from ddl_tools.cli import main
-
-
-def ddl(*words: object) -> Result:
-    return CliRunner().invoke(main, ["advise", *map(str, words)])
+from tests.launch.running import ddl
 
 
 def test_the_answer_comes_first_and_the_table_after() -> None:
-    result = ddl("--site", "juwels_booster", "--deadline", 1, "--accuracy", 75)
+    result = ddl("advise", "--site", "juwels_booster", "--deadline", 1, "--accuracy", 75)
     assert result.exit_code == 0
     lines = result.output.splitlines()
     assert lines[0].startswith("ResNet50 on ImageNet, 90 epochs of 1,281,167 images, on juwels")
@@ -21,7 +16,9 @@ def test_the_answer_comes_first_and_the_table_after() -> None:
 
 
 def test_a_figure_is_drawn_where_it_is_wanted(tmp_path: Path) -> None:
-    result = ddl("--site", "juwels_booster", "--node-hours", 50, "--figure", tmp_path / "front")
+    result = ddl(
+        "advise", "--site", "juwels_booster", "--node-hours", 50, "--figure", tmp_path / "front"
+    )
     assert result.exit_code == 0
     kinds = ["csv", "pdf", "png", "svg"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"front.{kind}" for kind in kinds]
@@ -38,7 +35,7 @@ def test_a_figure_is_drawn_where_it_is_wanted(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_answered_ends_with_status_1(words: list[object], told: str) -> None:
-    result = ddl(*words)
+    result = ddl("advise", *words)
     assert result.exit_code == 1
     assert told in result.output
 
@@ -47,6 +44,6 @@ def test_what_cannot_be_answered_ends_with_status_1(words: list[object], told: s
     "words", [["--deadline", -1], ["--images", 0], ["--accuracy", 101], ["--model", "vgg"]]
 )
 def test_absurd_values_are_refused_by_name(words: list[object]) -> None:
-    result = ddl("--site", "juwels_booster", *words)
+    result = ddl("advise", "--site", "juwels_booster", *words)
     assert result.exit_code == 2
     assert str(words[0]) in result.output

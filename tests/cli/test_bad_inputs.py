@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner
 
-from ddl_tools.cli import main
 from tests.cli.bad_inputs import CLEAR, Words, World, as_process, commands, in_process, mistakes
+from tests.launch.running import ddl
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +36,6 @@ def test_a_process_says_the_same(kind: str, world: World) -> None:
 
 def test_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDL_STALL_TIMEOUT", "soon")
-    result = CliRunner().invoke(main, ["study", "status", "laptop"])
+    result = ddl("study", "status", "laptop")
     assert result.exit_code == 1
     assert "DDL_STALL_TIMEOUT = 'soon'" in result.stderr

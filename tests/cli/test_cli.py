@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import STOPPED
@@ -19,14 +19,10 @@ from ddl_tools.records.run import RunRecord, read_record
 from ddl_tools.study import Study
 from tests.analysis.drawn import draw_only
 from tests.cli.bad_inputs import commands
-from tests.launch.running import finish, study_file
+from tests.launch.running import ddl, finish, study_file
 from tests.pictures import write_pictures
 
 HEAVY = ("torch", "pandas", "papermill", "matplotlib", "scipy", "IPython", "jupyter_client")
-
-
-def ddl(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize("command", [(), *sorted({*commands(), *(c[:1] for c in commands())})])
@@ -67,19 +63,6 @@ def test_a_run_has_an_option_for_every_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        "run --strategy magic",
-        "run --study ../elsewhere",
-        "study run",
-        "study fly laptop",
-    ],
-)
-def test_usage_errors_end_with_2(arguments: str) -> None:
-    assert ddl(*arguments.split()).exit_code == 2
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("run --gpus-per-node 2", "strategy = 'single' with world_size = 2"),
@@ -104,15 +87,6 @@ def test_bad_input_ends_with_1_and_one_message(
     assert message in result.stderr
     assert "Traceback" not in result.output
     assert not results().runs.exists()
-
-
-def test_results_below_a_file_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    path = study_file(tmp_path)
-    result = ddl("study", "plan", path, "--results", tmp_path / "file" / "results")
-    assert result.exit_code == 1
-    assert re.search("cannot (write|make)", result.stderr)
-    assert "--results DIR" in result.stderr
 
 
 def test_a_dry_run_shows_the_command_and_writes_nothing(tmp_path: Path) -> None:

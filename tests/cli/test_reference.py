@@ -1,6 +1,5 @@
 """The reference pages of docs/ are what the code says: no field forgotten, none invented."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from ddl_tools.rank import trainer
 from ddl_tools.rank.worker import affinity
 from ddl_tools.records.progress import Progress
 from ddl_tools.records.provenance import host, provenance
+from tests.cli.bad_inputs import Words, commands
 
 
 @pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.stem)
@@ -21,22 +21,14 @@ def test_a_page_is_up_to_date(page: Path) -> None:
     assert reference.written(text) == text, "run `make reference`"
 
 
-def commands(context: click.Context) -> Iterator[click.Context]:
-    """Yield each command of a group that is not a group itself."""
-    assert isinstance(context.command, click.Group)
-    for name, command in context.command.commands.items():
-        found = click.Context(command, context, name)
-        yield from commands(found) if isinstance(command, click.Group) else [found]
-
-
-@pytest.mark.parametrize("command", [*commands(reference.root())], ids=lambda one: one.command_path)
-def test_each_option_that_a_user_can_type_is_explained(command: click.Context) -> None:
+@pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)
+def test_each_option_that_a_user_can_type_is_explained(path: Words) -> None:
     text = "".join(map(page, ("cli", "cli-data", "cli-study")))
-    section = text.partition(f"## {command.command_path}\n")[2].partition("\n## ")[0]
-    for parameter in command.command.params:
+    section = text.partition(f"## ddl {' '.join(path)}\n")[2].partition("\n## ")[0]
+    for parameter in commands()[path].params:
         if not isinstance(parameter, click.Option):
             continue
-        if command.command_path == "ddl run" and parameter.name in RunSpec.model_fields:
+        if path == ("run",) and parameter.name in RunSpec.model_fields:
             assert f"| `{parameter.name}` |" in page("run-fields")
         else:
             assert any(f"`{flag} " in section or f"`{flag}`" in section for flag in parameter.opts)

@@ -42,13 +42,6 @@ def empty_profile(run_dir: Path) -> ProfileRecord:
     )
 
 
-def edit(path: Path, change: Callable[[Any], Any]) -> None:
-    """Change a file of JSON, as somebody might by hand."""
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-
-
 def lines(change: Callable[[list[str]], list[str]]) -> Callable[[RunFiles], None]:
     def apply(files: RunFiles) -> None:
         files.epochs.write_text("".join(change(files.epochs.read_text().splitlines(True))))
@@ -62,7 +55,12 @@ def number(old: str, new: str) -> Callable[[RunFiles], None]:
 
 
 def record(change: Callable[[Any], Any]) -> Callable[[RunFiles], None]:
-    return lambda files: edit(files.record, change)
+    def apply(files: RunFiles) -> None:
+        content = json.loads(files.record.read_text())
+        change(content)
+        files.record.write_text(json.dumps(content))
+
+    return apply
 
 
 DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
