@@ -27,9 +27,7 @@ ONE_NODE = {"strategy": "ddp", "gpus_per_node": 4}
 FOUR_NODES = {**ONE_NODE, "nodes": 4}
 CASES: dict[str, tuple[str, dict[str, Any], Options]] = {
     "juwels_booster-4": ("juwels_booster", {**FOUR_NODES, "strategy": "horovod"}, ASKED),
-    "perlmutter-4": ("perlmutter", FOUR_NODES, ASKED),
     "lumi-4": ("lumi", {**FOUR_NODES, "gpus_per_node": 8}, ASKED),
-    "frontier-1": ("frontier", {**ONE_NODE, "gpus_per_node": 8}, ASKED),
     "generic-1": ("generic", ONE_NODE, Options(partition="gpu,other", time="12:00:00")),
     "localtest-4": ("localtest", {**FOUR_NODES, "gpus_per_node": 1, "device": "cpu"}, Options()),
 }
@@ -85,7 +83,12 @@ ONE_MACHINE = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n"
     [
         ("perlmutter", CPU, "--ntasks-per-node=4\n", "gpus-per-node"),
         ("perlmutter", CPU, "--nodes=1\n", "CUDA_VISIBLE_DEVICES"),
+        ("perlmutter", ONE_NODE, "#SBATCH --constraint=gpu\n#SBATCH --qos=regular\n", "partition"),
+        ("perlmutter", ONE_NODE, " --gpu-bind=none env CUDA_VISIBLE_DEVICES=3,2,1,0'", "exclusive"),
         ("perlmutter", {**ONE_NODE, "gpus_per_node": 2}, " CUDA_VISIBLE_DEVICES=1,0'", "=3,2"),
+        ("frontier", ONE_NODE, "\n#SBATCH --network=disable_rdzv_get\n", "gpus-per-node"),
+        ("frontier", ONE_NODE, " --gpus-per-task=1 --gpu-bind=closest'\n", "VISIBLE_DEVICES"),
+        ("frontier", ONE_NODE, "MASTER_ADDR=\"$(hostname -i | cut -d ' ' -f 1)\"\n", "hostnames"),
         ("mahti", ONE_NODE, "--gres=gpu:a100:4\n", "gpus-per-node"),
         ("juwels_booster", {**EMULATED, "nodes": 16, "gpus_per_node": 2}, ONE_MACHINE, "gres"),
         ("localtest", CPU, "scontrol requeue", "--no-requeue"),
