@@ -1,7 +1,6 @@
-"""Ranks inside a SLURM job: the step's command, and a run by a stand-in that starts its tasks.
+"""Ranks inside a SLURM job: the step's command, and its end before that of its processes.
 
-The stand-in is no SLURM: what is shown is that a rank gets its place from SLURM's variables, that
-its logs lie where they are looked for, and that ending the step comes before killing processes.
+A stand-in takes the place of srun; `test_job` and `test_real_slurm` complete runs.
 """
 
 import sys
@@ -11,10 +10,8 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
-from ddl_tools.launch import commands, ranks
+from ddl_tools.launch import commands
 from ddl_tools.launch.commands import Allocation
-from ddl_tools.launch.diagnose import rank_log
-from ddl_tools.records.paths import RunFiles
 from tests.launch.fixtures import Start
 from tests.launch.running import (
     CALLER,
@@ -48,19 +45,6 @@ def test_one_task_per_rank(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", "/nothing")
     with pytest.raises(LaunchError, match="cannot find 'srun' on PATH"):
         commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs"))
-
-
-@two_ranks
-@pytest.mark.multiprocess
-@pytest.mark.extended
-def test_tasks_complete_a_run(job: StandIns) -> None:
-    """In every run, jobs of a real SLURM do: `test_real_slurm`."""
-    run_dir = planned(nodes=2, gpus_per_node=1, strategy="ddp")
-    assert ranks.run_ranks(run_dir).status == "completed"
-    logs = RunFiles(run_dir).logs / "attempt_0"
-    for rank in range(2):
-        assert rank_log(logs, rank) == logs / f"srun/attempt_0/{rank}/stderr.log"
-    assert processes_of(run_dir) == []
 
 
 @two_ranks

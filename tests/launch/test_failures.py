@@ -35,6 +35,14 @@ def test_every_class_has_a_remedy_of_one_line() -> None:
     assert not [category for category in REMEDIES if "\n" in remedy(category)]
 
 
+def class_of_error(process: "subprocess.Popen[str]") -> Category:
+    """Return the class of the error whose kind and message a process prints."""
+    said, errors = process.communicate(timeout=120)
+    kind, _, message = said.partition("\n")
+    assert kind, errors
+    return classify(kind, message)
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("what", "present", "category"),
@@ -50,10 +58,7 @@ def test_ranks_that_do_not_meet_or_lose_one_another(
 ) -> None:
     port = str(free_port())
     running = [start(str(MEETING), what, rank, port) for rank in present]
-    said, errors = running[0].communicate(timeout=120)
-    kind, _, message = said.partition("\n")
-    assert kind, errors
-    assert classify(kind, message) == category, said
+    assert class_of_error(running[0]) == category
 
 
 LIMITED = """
@@ -67,10 +72,7 @@ except Exception as error:
 
 
 def test_memory_that_is_refused(start: Start) -> None:
-    said, errors = start("-c", LIMITED).communicate(timeout=120)
-    kind, _, message = said.partition("\n")
-    assert kind, errors
-    assert classify(kind, message) == "out_of_memory"
+    assert class_of_error(start("-c", LIMITED)) == "out_of_memory"
 
 
 @pytest.fixture

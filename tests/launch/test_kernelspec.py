@@ -15,6 +15,7 @@ from ddl_tools.launch.kernelspec import Kernel
 from ddl_tools.launch.slurm.site import known_sites
 from ddl_tools.records.paths import PROJECT
 from tests.launch import running
+from tests.launch.stand_ins import StandIns
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +86,9 @@ def test_bash_can_read_the_script_of_every_site(site: str) -> None:
 
 
 @pytest.mark.notebook
-def test_jupyter_starts_it(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jupyter_starts_it(
+    tmp_path: Path, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With modules, variables and an allocation, all of which are there for the kernel to see."""
     site = tmp_path / "here.toml"
     site.write_text(
@@ -95,11 +98,7 @@ def test_jupyter_starts_it(data: Path, tmp_path: Path, monkeypatch: pytest.Monke
     called = tmp_path / "module.calls"
     # A site's `module` is a function that its shells inherit.
     monkeypatch.setenv("BASH_FUNC_module%%", f'() {{ echo "$@" >>{called}; }}')
-    scontrol = tmp_path / "bin" / "scontrol"
-    scontrol.parent.mkdir()
-    scontrol.write_text("#!/bin/sh\necho node1\necho node2\n")
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", str(scontrol.parent), prepend=os.pathsep)
+    stand_ins.add("scontrol", "node1\nnode2\n")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -117,17 +116,15 @@ def test_jupyter_starts_it(data: Path, tmp_path: Path, monkeypatch: pytest.Monke
     # Required of the server by some sites; the kernel's description has to offer it.
     manager = KernelManager(kernel_name="ddl", transport_encryption="required")
     manager.start_kernel(cwd=str(tmp_path))
+    client = manager.client()
     try:
-        client = manager.client()
         client.start_channels()
-        try:
-            client.wait_for_ready(timeout=120)
-            reply = client.execute_interactive(
-                code, timeout=60, output_hook=lambda message: printed.append(message["content"])
-            )
-        finally:
-            client.stop_channels()
+        client.wait_for_ready(timeout=120)
+        reply = client.execute_interactive(
+            code, timeout=60, output_hook=lambda message: printed.append(message["content"])
+        )
     finally:
+        client.stop_channels()
         manager.shutdown_kernel(now=True)
         manager.context.destroy()
     assert reply["content"]["status"] == "ok", printed

@@ -3,9 +3,7 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,6 +18,7 @@ from ddl_tools.launch import local_ranks, ranks
 from ddl_tools.launch.commands import Command
 from ddl_tools.launch.local_ranks import LocalRanks
 from ddl_tools.processes import PREFIX, import_path
+from tests.launch.fixtures import Start
 from tests.launch.running import wait_for
 
 pytestmark = [pytest.mark.multiprocess]
@@ -95,15 +94,10 @@ for name in PRELOADED:
 """
 
 
-def test_loading_looks_for_no_gpu_which_would_spoil_cuda_in_a_fork() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOOKS_FOR_GPUS],
-        env={**os.environ, "PYTHONPATH": import_path()},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+def test_loading_looks_for_no_gpu_which_would_spoil_cuda_in_a_fork(start: Start) -> None:
+    process = start("-c", LOOKS_FOR_GPUS)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
 
 
 def test_a_server_that_is_gone_is_replaced(
@@ -139,13 +133,13 @@ def test_ranks_have_a_temporary_directory_that_goes_with_them(tmp_path: Path) ->
 def test_a_server_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(local_ranks.SERVER, raising=False)
     before = psutil.Process().children()
+
+    def servers() -> list[psutil.Process]:
+        new = (one for one in psutil.Process().children() if one not in before)
+        return [one for one in new if local_ranks.PROGRAM in one.cmdline()]
+
     with local_ranks.shared():
         address = os.environ[local_ranks.SERVER]
-        deadline = time.monotonic() + 10  # a busy machine starts its program a little later
-        found: list[psutil.Process] = []
-        while not found and time.monotonic() < deadline:
-            new = (one for one in psutil.Process().children() if one not in before)
-            found = [one for one in new if local_ranks.PROGRAM in one.cmdline()]
-        (server,) = found
+        (server,) = wait_for(servers, "its program, which starts later on a busy machine", 10)
     assert not server.is_running()
     assert not Path(address).parent.exists()

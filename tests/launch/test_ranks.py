@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import signal
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -94,21 +93,13 @@ def test_a_rank_that_is_killed_or_hangs_fails_the_run(
     assert processes_of(run_dir) == []
 
 
-def is_starting(run_dir: Path) -> bool:
-    return bool(processes_of(run_dir))
-
-
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    ("number", "moment"), [(signal.SIGINT, is_starting), (signal.SIGTERM, is_training)]
-)
-def test_an_interrupted_caller_ends_its_ranks_and_says_so(
-    number: signal.Signals, moment: Callable[[Path], bool], start: Start
-) -> None:
+def test_an_interrupted_caller_ends_its_ranks_and_says_so(start: Start) -> None:
+    """So does one that is told to end, in other phases: `test_phases`."""
     run_dir = planned(**ENDLESS)
     caller = start("-c", CALLER, str(run_dir))
-    wait_for(lambda: moment(run_dir), moment.__name__)
-    caller.send_signal(number)
+    wait_for(lambda: is_training(run_dir), "the first step")
+    caller.send_signal(signal.SIGINT)
     _, errors = caller.communicate(timeout=60)
     assert "KeyboardInterrupt" in errors
     assert processes_of(run_dir) == []

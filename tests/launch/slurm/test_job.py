@@ -111,21 +111,6 @@ def test_the_notice_before_the_limit_ends_the_run_so_that_it_can_go_on(slurm: St
 
 @pytest.mark.notebook
 @pytest.mark.multiprocess
-@pytest.mark.extended
-def test_a_limit_too_short_for_an_epoch_is_a_failure_and_not_tried_for_ever(
-    slurm: StandIns,
-) -> None:
-    run_dir = planned(**{**ENDLESS, "checkpoint_every": 1}, strategy="ddp")
-    assert noticed(run_dir, lambda _: is_training(run_dir)) == 1
-    item = entry(read_record(run_dir).spec, run_dir)
-    assert (item.state, item.category) == ("failed", "time_limit")
-    assert "give it more with --time" in item.reason
-    assert pending([item]) == []
-    assert slurm.calls("scontrol") == ["show hostnames n1"]
-
-
-@pytest.mark.notebook
-@pytest.mark.multiprocess
 def test_a_notice_before_the_run_has_begun_leaves_it_as_it_was(slurm: StandIns) -> None:
     run_dir = planned(**{**ENDLESS, "checkpoint_every": 1}, strategy="ddp")
     before = RunFiles(run_dir).record.read_bytes()
@@ -210,26 +195,33 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     for name, value in values.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     for name in ("DDL_BLOCK", "DDL_PLACE"):
-        monkeypatch.setenv(name, "")
+        monkeypatch.setenv(name, "")  # what a job sets goes with the test
+        monkeypatch.delenv(name)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     monkeypatch.setenv("DDL_SRUN", "srun")
     return found
 
 
-def test_a_block_is_executed_in_its_order_and_each_run_told_its_place(runs: Runs) -> None:
+def test_a_block_is_executed_in_its_order_and_what_is_complete_keeps_its_place(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs.dirs.reverse()
     assert runs.start() == 0
     assert runs.begun == [(place, "ddl-small-1x1-r0-job17.0", place) for place in range(3)]
-
-
-def test_what_is_complete_is_passed_over_and_keeps_its_place(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    runs.set(runs.dirs[0], "completed")
+    runs.set(runs.dirs[1], "submitted")
     assert runs.start() == 0
-    name = "ddl-small-1x1-r0-job17.1"
-    assert runs.begun == [(1, name, 1), (2, name, 2)]
+    assert runs.begun == [(1, "ddl-small-1x1-r0-job17.1", 1)]
+
+
+def test_a_limit_too_short_for_an_epoch_is_a_failure_and_not_tried_for_ever(runs: Runs) -> None:
+    del runs.dirs[1:]
+    runs.acts = {runs.dirs[0]: "SIGUSR1"}
+    assert runs.start() == 1  # with which a script asks for no other start
+    item = entry(read_record(runs.dirs[0]).spec, runs.dirs[0])
+    assert (item.state, item.category) == ("failed", "time_limit")
+    assert "give it more with --time" in item.reason
+    assert pending([item]) == []
 
 
 DONE, LIMIT, STOPPED_BY_HAND = (

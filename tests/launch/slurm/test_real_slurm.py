@@ -130,8 +130,8 @@ def test_every_strategy_completes_on_several_nodes(
     model = {} if framework == "torch" else {"framework": framework, "model": "resnet8"}
     items = submitted(tmp_path, **model, strategy=strategies, nodes=nodes)
     all_complete(items)
-    if framework != "torch":
-        assert len({read_record(item.directory).weights_sha256 for item in items}) == 1
+    hashes = {read_record(item.directory).weights_sha256 for item in items}
+    assert framework == "torch" or len(hashes) == 1
     assert again(tmp_path) == 0
 
 
@@ -149,26 +149,21 @@ def test_emulated_nodes_are_made_on_the_one_of_their_job(
     assert facts.link_mbit_least == pytest.approx(50, rel=0.2)  # beside other tests
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind", "rank"),
-    [
-        pytest.param("killed rank", "Killed", 1, marks=pytest.mark.extended),
-        pytest.param("killed script", None, None, marks=pytest.mark.extended),
-    ],
-)
+@pytest.mark.parametrize("hit", ["rank", "script"])
+@pytest.mark.extended
 def test_a_job_that_is_hit_ends_with_a_reason(
-    tmp_path: Path, localtest: EmulatedSlurm, fault: str, kind: str | None, rank: int | None
+    tmp_path: Path, localtest: EmulatedSlurm, hit: str
 ) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
     trains(run_dir)
-    if fault == "killed rank":
+    if hit == "rank":
         faults.kill_rank(localtest, run_dir, rank=1)
     else:
         faults.kill_script(localtest, job_of(run_dir))
     left_queue(run_dir)
     ended_with_reason(run_dir)
-    if kind:
-        assert (error_of(run_dir).kind, error_of(run_dir).rank) == (kind, rank)
+    if hit == "rank":
+        assert (error_of(run_dir).kind, error_of(run_dir).rank) == ("Killed", 1)
 
 
 @pytest.mark.extended
