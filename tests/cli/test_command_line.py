@@ -67,18 +67,3 @@ def test_a_stopped_study_leaves_nothing_and_says_how_to_go_on(tmp_path: Path, st
     assert sorted(item.state for item in items) == ["interrupted", "planned"]
     assert all(item.reason.startswith("Interrupted") for item in items if item.reason)
     assert len(pending(items)) == 2
-
-
-def test_a_killed_study_leaves_nothing_behind(tmp_path: Path, start: Start) -> None:
-    path = study_file(tmp_path, **ENDLESS)
-    caller = start("-m", "ddl_tools.cli", "study", "run", str(path))
-    (item,) = ledger(Study.load(path), results())
-    wait_for(lambda: is_training(item.directory), "the first step")
-    caller.kill()
-    wait_for(lambda: not processes_of(item.directory), "the ranks to end", seconds=40)
-    state = wait_for(
-        lambda: (now := ledger(Study.load(path), results())[0].state) != "running" and now,
-        "the lock to be free",
-        seconds=20,
-    )
-    assert state == "interrupted"
