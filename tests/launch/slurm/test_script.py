@@ -12,10 +12,9 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_tools.launch.slurm.script import JobPaths, Options, render
+from ddl_tools.launch.slurm.script import JobPaths, Options, render, srun_argv
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.slurm.submit import node_hours
-from ddl_tools.records.paths import SITES
 from tests.fields import EMULATED
 
 GOLDEN = Path(__file__).parent / "sbatch"
@@ -27,8 +26,6 @@ ONE_NODE = {"strategy": "ddp", "gpus_per_node": 4}
 FOUR_NODES = {**ONE_NODE, "nodes": 4}
 CASES: dict[str, tuple[str, dict[str, Any], Options]] = {
     "juwels_booster-4": ("juwels_booster", {**FOUR_NODES, "strategy": "horovod"}, ASKED),
-    "lumi-4": ("lumi", {**FOUR_NODES, "gpus_per_node": 8}, ASKED),
-    "generic-1": ("generic", ONE_NODE, Options(partition="gpu,other", time="12:00:00")),
     "localtest-4": ("localtest", {**FOUR_NODES, "gpus_per_node": 1, "device": "cpu"}, Options()),
 }
 BLOCK = "vega-block"
@@ -83,6 +80,8 @@ ONE_MACHINE = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n"
     [
         ("perlmutter", CPU, "--ntasks-per-node=4\n", "gpus-per-node"),
         ("perlmutter", CPU, "--nodes=1\n", "CUDA_VISIBLE_DEVICES"),
+        ("lumi", ONE_NODE, "--gpus-per-node=4\n#SBATCH --mem=480G\n", "module load"),
+        ("lumi", ONE_NODE, 'export MIOPEN_USER_DB_PATH="$DDL_CACHES/miopen"\n', "--exclusive"),
         ("perlmutter", ONE_NODE, "#SBATCH --constraint=gpu\n#SBATCH --qos=regular\n", "partition"),
         ("perlmutter", ONE_NODE, " --gpu-bind=none env CUDA_VISIBLE_DEVICES=3,2,1,0'", "exclusive"),
         ("perlmutter", {**ONE_NODE, "gpus_per_node": 2}, " CUDA_VISIBLE_DEVICES=1,0'", "=3,2"),
@@ -101,6 +100,19 @@ def test_a_script_asks_for_what_its_run_needs(
     text = script(site, fields)
     assert there in text
     assert absent not in text
+
+
+def test_what_was_asked_for_comes_before_what_the_site_says() -> None:
+    text = script("generic", ONE_NODE, Options(partition="gpu,other", time="12:00:00"))
+    assert "#SBATCH --partition=gpu,other\n#SBATCH --time=12:00:00\n" in text
+    assert "account" not in text
+
+
+def test_each_rank_sees_the_gpu_of_its_number() -> None:
+    words = srun_argv(RunSpec(**{**ONE_NODE, "gpus_per_node": 8}), find_site("lumi"))
+    assert words[-5].startswith("--cpu-bind=mask_cpu:0xfe000000000000,")
+    see_one = 'export ROCR_VISIBLE_DEVICES=$SLURM_LOCALID; exec "$@"'
+    assert words[-4:] == ["sh", "-c", see_one, "rank"]
 
 
 def test_an_emulated_run_costs_one_machine() -> None:
@@ -154,10 +166,3 @@ def test_a_projects_path_is_no_command(tmp_path: Path) -> None:
     )
     assert done.stdout == str(project)
     assert not list(tmp_path.iterdir())
-
-
-def test_no_site_keeps_code_where_others_could_have_put_it() -> None:
-    """A folder in /tmp that a run does not check: `private.require` sees the one for caches."""
-    for path in SITES.glob("*.toml"):
-        site = find_site(path.stem)
-        assert not [one for one in site.environment.values() if one.startswith("/tmp")], path

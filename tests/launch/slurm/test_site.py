@@ -20,6 +20,8 @@ def test_every_site_loads_and_says_whether_it_was_tried(name: str) -> None:
     head = (SITES / f"{name}.toml").read_text(encoding="utf-8").split("description =")[0]
     assert ("nothing of this was run on" in head.lower()) != (name == "localtest")
     assert found.dali == (name not in ROCM)
+    # A folder in /tmp that a run does not check: `private.require` sees the one for caches.
+    assert not [one for one in found.environment.values() if one.startswith("/tmp")]
     assert f"{name}.toml" in (SITES / "README.md").read_text(encoding="utf-8")
 
 
