@@ -74,7 +74,7 @@ def test_a_run_has_an_option_for_every_field() -> None:
         ("study run nothing", "unknown study 'nothing'; choose one of: "),
         ("study run nothing.yaml", "cannot read the study nothing.yaml"),
         ("study publish nothing", "no runs of study 'nothing'"),
-        ("study verify nothing", "no runs of study 'nothing'"),
+        ("study verify nothing", "run `ddl study run nothing` first"),
         ("figures --results nowhere", "there is no folder of results"),
     ],
 )
