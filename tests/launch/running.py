@@ -127,9 +127,11 @@ def error_of(run_dir: Path) -> Failure:
     return record.error
 
 
-def ddl(*arguments: object) -> Result:
-    """Call the command ``ddl`` in this process."""
-    return CliRunner().invoke(main, [str(one) for one in arguments])
+def ddl(*arguments: object, status: int | None = None) -> Result:
+    """Call the command ``ddl`` in this process; it has to end with `status`, if one is given."""
+    result = CliRunner().invoke(main, [str(one) for one in arguments])
+    assert status in (None, result.exit_code), result.output
+    return result
 
 
 def study_file(folder: Path, repeats: int = 1, **base: Any) -> Path:

@@ -14,7 +14,7 @@ from jupyter_client.manager import KernelManager
 from ddl_tools.launch.kernelspec import Kernel
 from ddl_tools.launch.slurm.site import known_sites
 from ddl_tools.records.paths import PROJECT
-from tests.launch import running
+from tests.launch.running import ddl
 from tests.launch.stand_ins import StandIns
 
 
@@ -26,14 +26,13 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def ddl(*arguments: object) -> Result:
-    return running.ddl("kernel", *arguments)
+def install(*options: object, status: int = 0) -> Result:
+    return ddl("kernel", "install", *options, status=status)
 
 
 def test_installing_is_repeatable(data: Path) -> None:
     for _ in range(2):
-        done = ddl("install", "--name", "ddl-test")
-        assert done.exit_code == 0, done.output
+        done = install("--name", "ddl-test")
     folder = data / "kernels" / "ddl-test"
     assert str(folder) in done.output
     assert {path.name for path in folder.iterdir()} == {"kernel.json", "kernel.sh"}
@@ -41,15 +40,14 @@ def test_installing_is_repeatable(data: Path) -> None:
 
 
 def test_a_prefix_is_where_a_group_finds_it(data: Path, tmp_path: Path) -> None:
-    assert ddl("install", "--prefix", tmp_path / "group").exit_code == 0
+    install("--prefix", tmp_path / "group")
     assert (tmp_path / "group/share/jupyter/kernels/ddl/kernel.sh").exists()
     assert not data.exists()
-    assert ddl("install", "--prefix", tmp_path, "--user").exit_code == 2
+    install("--prefix", tmp_path, "--user", status=2)
 
 
 def test_dry_run_writes_nothing(data: Path) -> None:
-    done = ddl("install", "--site", "juwels_booster", "--dry-run")
-    assert done.exit_code == 0
+    done = install("--site", "juwels_booster", "--dry-run")
     assert "module load Stages/" in done.output
     assert "--mpi=pspmix" in done.output  # its Horovod meets over MPI, from a notebook too
     assert '"display_name": "ddl (juwels_booster)"' in done.output
@@ -60,8 +58,7 @@ def test_a_kernel_that_is_not_ours_is_left_alone(data: Path) -> None:
     foreign = data / "kernels" / "ddl" / "kernel.json"
     foreign.parent.mkdir(parents=True)
     foreign.write_text('{"argv": [], "metadata": {}}')
-    done = ddl("install")
-    assert done.exit_code == 1
+    done = install(status=1)
     assert "holds a kernel that `ddl kernel install` has not made" in done.output
     assert foreign.read_text() == '{"argv": [], "metadata": {}}'
 
@@ -70,13 +67,11 @@ def test_a_kernel_that_is_not_ours_is_left_alone(data: Path) -> None:
 def test_names_that_portals_refuse_and_a_folder_that_cannot_be_written(
     name: str, data: Path
 ) -> None:
-    done = ddl("install", "--name", name)
-    assert done.exit_code == 1
+    done = install("--name", name, status=1)
     assert "small letters, digits" in done.output
     assert not data.exists()
     data.write_text("a file")
-    done = ddl("install")
-    assert done.exit_code == 1
+    done = install(status=1)
     assert f"cannot write the kernel to {data / 'kernels' / 'ddl'}" in done.output
 
 
@@ -102,7 +97,7 @@ def test_jupyter_starts_it(
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    assert ddl("install", "--site", site).exit_code == 0
+    install("--site", site)
 
     code = (
         "import json, os, sys, ddl_core; "

@@ -36,8 +36,7 @@ def test_jobs_are_cancelled_and_those_that_wait_are_marked(
     path, runs = study
     before = [RunFiles(item.directory).record.read_bytes() for item in runs]
     with exclusive(RunFiles(runs[2].directory).lock, "the run"):
-        done = ddl("study", "cancel", path)
-    assert done.exit_code == 0, done.output
+        done = ddl("study", "cancel", path, status=0)
     assert stand_ins.calls("scancel") == ["1 2 3"]
     for item in runs[:2]:
         found = entry(item.spec, item.directory)
@@ -54,8 +53,7 @@ def test_a_dry_run_or_a_machine_without_slurm_cancels_nothing(
     shown = ddl("study", "cancel", study[0], "--dry-run")
     assert shown.output.count("would cancel") == 3
     monkeypatch.setenv("PATH", str(stand_ins.folder / "nothing"))
-    refused = ddl("study", "cancel", study[0])
-    assert refused.exit_code == 1
+    refused = ddl("study", "cancel", study[0], status=1)
     assert "there is no squeue here" in refused.output
     assert stand_ins.calls("scancel") == []
     assert ledger(Study.load(study[0]), results()) == study[1]
@@ -63,8 +61,7 @@ def test_a_dry_run_or_a_machine_without_slurm_cancels_nothing(
 
 def test_one_run_alone(study: tuple[Path, list[Entry]], stand_ins: StandIns) -> None:
     path, runs = study
-    assert ddl("study", "cancel", path, "--run", runs[1].spec.run_id).exit_code == 0
+    ddl("study", "cancel", path, "--run", runs[1].spec.run_id, status=0)
     assert stand_ins.calls("scancel") == ["2"]
-    unknown = ddl("study", "cancel", path, "--run", "nothing")
-    assert unknown.exit_code == 1
+    unknown = ddl("study", "cancel", path, "--run", "nothing", status=1)
     assert "no run nothing; `ddl study status`" in unknown.output
