@@ -8,10 +8,9 @@ import pytest
 from filelock import FileLock
 
 from ddl_core.errors import LaunchError, RecordError, SpecError
-from ddl_tools.records.failures import remedy
-from ddl_tools.records.ledger import counts, exclusive, is_locked, ledger, plan, put_aside, remedies
+from ddl_tools.records.ledger import counts, exclusive, is_locked, ledger, plan, put_aside
 from ddl_tools.records.paths import RunFiles, Tree
-from ddl_tools.records.run import Failure, read_record
+from ddl_tools.records.run import read_record
 from ddl_tools.study import Study
 from tests.launch.running import change
 
@@ -73,22 +72,6 @@ def test_running_without_a_process_is_interrupted(tmp_path):
     assert ledger(STUDY, tree)[0].state == "interrupted"
     with exclusive(RunFiles(entry.directory).lock, "the run"):
         assert ledger(STUDY, tree)[0].state == "running"
-
-
-@pytest.mark.parametrize(
-    ("kind", "message", "state", "category"),
-    [
-        ("DataError", "no such folder", "failed", "data"),
-        ("Interrupted", "stopped by the user", "interrupted", "cancelled"),
-    ],
-)
-def test_a_run_that_ended_badly_keeps_its_reason(tmp_path, kind, message, state, category):
-    tree = Tree(tmp_path)
-    change(plan(STUDY, tree)[0], status="failed", error=Failure.of(kind, message))
-    found = ledger(STUDY, tree)
-    assert found[0].reason == f"{kind}: {message}"
-    assert (found[0].state, found[0].category) == (state, category)  # told from the kind
-    assert remedies(found) == [remedy(category)]
 
 
 def test_a_lock_is_refused_at_once_and_freed_at_the_end(tmp_path):
