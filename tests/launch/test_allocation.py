@@ -28,9 +28,7 @@ from tests.launch.stand_ins import SRUN, StandIns
 TWO_BY_FOUR = RunSpec(strategy="ddp", nodes=2, gpus_per_node=4)
 
 
-def test_a_job_that_does_not_say_how_to_start_ranks_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_job_that_cannot_start_ranks_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Allocation.current() is None
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     assert Allocation.current() is None

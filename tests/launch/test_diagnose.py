@@ -122,9 +122,7 @@ def test_ranks_that_were_only_told_to_end_have_not_failed(
 
 
 @pytest.mark.parametrize(("code", "category"), [(-9, "out_of_memory"), (-11, "code")])
-def test_the_systems_memory_killer_ends_by_sigkill_only(
-    files: RunFiles, code: int, category: str
-) -> None:
+def test_the_memory_killer_ends_by_sigkill_only(files: RunFiles, code: int, category: str) -> None:
     launcher_log(files.logs).write_text(ended(1, code))
     assert diagnose(files, files.logs, 1, oom_kills=1).category == category
     assert diagnose(files, files.logs, 1).category != "out_of_memory"

@@ -10,6 +10,7 @@ from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.registry import FRAMEWORKS
 from ddl_tools.launch import interpreters
 from ddl_tools.launch.interpreters import COMMON, python_of, require, version
+from tests.launch.stand_ins import StandIns
 
 OTHERS = [name for name in FRAMEWORKS if name != "torch"]
 
@@ -75,9 +76,7 @@ def test_keras_needs_what_computes_for_it(checkout: Path, package: str) -> None:
     require("keras", "spmd")
 
 
-def test_the_interpreter_that_a_variable_names_comes_first(
-    packages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_interpreter_comes_first(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDL_PYTHON_TENSORFLOW", sys.executable)
     assert python_of("tensorflow") == Path(sys.executable)
     assert version("tensorflow", "pydantic") != "1.2"  # this environment's
@@ -86,17 +85,15 @@ def test_the_interpreter_that_a_variable_names_comes_first(
 
 
 def test_modules_of_a_site_are_found_where_they_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Modules of a cluster put their packages on PYTHONPATH."""
     add(tmp_path / "module", "mxnet", "horovod")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "module"))
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho >>"$0.log"\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setenv("DDL_PYTHON_MXNET", str(python))
+    stand_ins.script("python", f'#!/bin/sh\necho >>"$0.log"\nexec "{sys.executable}" "$@"\n')
+    monkeypatch.setenv("DDL_PYTHON_MXNET", str(stand_ins.folder / "python"))
     require("mxnet", "horovod")
-    assert (tmp_path / "python.log").read_text() == "\n"  # asked once
+    assert (stand_ins.folder / "python.log").read_text() == "\n"  # asked once
 
 
 def test_a_variable_that_names_no_python_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,9 +64,7 @@ def test_a_kernel_that_is_not_ours_is_left_alone(data: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["DDL", "a b", "-x", "../up"])
-def test_names_that_portals_refuse_and_a_folder_that_cannot_be_written(
-    name: str, data: Path
-) -> None:
+def test_names_that_portals_refuse_and_a_folder_that_is_a_file(name: str, data: Path) -> None:
     done = install("--name", name, status=1)
     assert "small letters, digits" in done.output
     assert not data.exists()

@@ -57,9 +57,7 @@ def test_each_rank_has_its_place_and_the_variables_of_its_run(ask: Ask, tmp_path
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_leader_that_is_ended_takes_its_ranks_along(
-    ask: Ask, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_leader_takes_its_ranks_along(ask: Ask, tmp_path: Path, number: signal.Signals) -> None:
     ranks = ask("0")
     leader = psutil.Process(ranks.pid)
     wait_for((tmp_path / "0.json").exists, "rank 0 to begin; it stays for a minute")
@@ -107,9 +105,7 @@ def test_a_server_that_is_gone_is_replaced(
     assert ask().wait(120) == 0
 
 
-def test_a_server_that_cannot_be_started_is_an_error_for_users(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_cannot_start_is_an_error_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError("no space left")
 

@@ -43,9 +43,7 @@ def epochs_of(run_dir: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.timeout(900)
-def test_a_run_that_is_stopped_in_every_phase_ends_with_the_weights_of_one_that_was_not(
-    start: Start,
-) -> None:
+def test_a_run_that_is_stopped_in_every_phase_ends_with_the_same_weights(start: Start) -> None:
     run_dir = planned(**FIELDS)
     spec = read_record(run_dir).spec
     for number, moment in enumerate((processes_of, evaluates, writes_checkpoint), start=1):

@@ -29,9 +29,7 @@ def gpus(stand_ins: StandIns) -> StandIns:
     return stand_ins
 
 
-def test_ranks_are_counted_against_gpus_where_there_are_some(
-    gpus: StandIns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_are_counted_against_gpus(gpus: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     check_run(ddp(3))
     with pytest.raises(SpecError, match=r"gpus_per_node = 4.*3 GPU\(s\)"):

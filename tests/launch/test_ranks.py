@@ -125,9 +125,7 @@ def test_a_disk_that_fills_up_fails_the_run_and_harms_no_other(
 
 
 @pytest.mark.multiprocess
-def test_a_rank_that_hangs_after_completion_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_that_hangs_at_its_exit_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "WORKER", "hanging_worker")
     monkeypatch.setattr(ranks, "EXIT_GRACE_S", 8.0)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))

@@ -140,9 +140,7 @@ def test_what_was_stopped_from_outside_goes_on_without_asking() -> None:
     assert [left.spec for left in pending(ledger(study, results()))] == [item.spec]
 
 
-def test_what_slurm_has_in_its_queue_is_not_run_here(
-    launcher: FakeLauncher, stand_ins: StandIns
-) -> None:
+def test_what_slurm_has_queued_is_not_run_here(launcher: FakeLauncher, stand_ins: StandIns) -> None:
     study = grid(classes=[5, 9])
     waits, gone = plan(study, results())
     change(waits, status="submitted", job_id="0")
@@ -223,9 +221,7 @@ def test_interrupting_a_study_cancels_the_run_at_work(
     assert one in [item.directory for item in ledger(study, results())]
 
 
-def test_a_study_is_found_by_name_or_by_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_is_found_by_name_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nquestion: '?'\nrepeats: 1\n")
     assert find_study(str(path)).name == "mine"

@@ -136,9 +136,7 @@ def test_runs_that_trained_nothing_hold_nothing_to_compare() -> None:
     ],
     ids=str,
 )
-def test_no_alarm_where_the_last_bit_is_not_promised(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_no_alarm_where_no_last_bit_is_promised(tmp_path: Path, changes: dict[str, Any]) -> None:
     runs = [run(**changes), run(strategy="horovod", weights=OTHERS, **changes)]
     entries = ledger_of(tmp_path, *runs)
     (line,) = statements(entries)

@@ -183,9 +183,7 @@ def small_first(path: Path, *options: str) -> Result:
     return submitted(path, "--small-first", *options)
 
 
-def test_the_larger_runs_of_a_configuration_wait_for_its_first_small_one(
-    tmp_path: Path, sbatch: Path
-) -> None:
+def test_larger_runs_wait_for_the_first_small_one_like_them(tmp_path: Path, sbatch: Path) -> None:
     axes: dict[str, Any] = {"nodes": [4, 1, 2], "strategy": ["ddp", "horovod"], "repeats": 2}
     path, study = study_of(tmp_path, **axes)
     done = small_first(path)
@@ -201,9 +199,7 @@ def test_the_larger_runs_of_a_configuration_wait_for_its_first_small_one(
         assert (f"{spec.run_id} waits for {name}" in done.output) == (spec.nodes > 1)
 
 
-def test_a_small_run_that_ended_lets_the_larger_ones_start_or_not(
-    tmp_path: Path, sbatch: Path
-) -> None:
+def test_a_small_run_that_ended_starts_larger_ones_or_not(tmp_path: Path, sbatch: Path) -> None:
     path, study = study_of(tmp_path, strategy="ddp", nodes=[4, 1, 2])
     four, one, _ = plan(study, results())
     change(one, **FAILED)

@@ -254,9 +254,7 @@ def test_what_ends_one_run_of_a_block_and_what_the_job_does_when_it_is_started_a
     assert runs.numbers == again
 
 
-def test_a_record_that_cannot_be_read_is_named(
-    runs: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_record_is_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     RunFiles(runs.dirs[1]).record.write_text(json.dumps({"schema_version": 0}))
     assert runs.start() == 1
     assert str(runs.dirs[1]) in capsys.readouterr().err

@@ -135,9 +135,7 @@ def test_every_strategy_completes_on_several_nodes(
 
 
 @pytest.mark.extended
-def test_emulated_nodes_are_made_on_the_one_of_their_job(
-    tmp_path: Path, localtest: EmulatedSlurm
-) -> None:
+def test_emulated_nodes_are_made_on_one_of_a_job(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     fields = {**EMULATED, "emu_link_mbit": 50, "emu_step_ms": 200, "image_size": 8}
     warm = {"epochs": 2, "discard_steps": 1, "checkpoint_every": 0}
     (run,) = submitted(tmp_path, **fields, **warm, nodes=3)
@@ -150,9 +148,7 @@ def test_emulated_nodes_are_made_on_the_one_of_their_job(
 
 @pytest.mark.parametrize("hit", ["rank", "script"])
 @pytest.mark.extended
-def test_a_job_that_is_hit_ends_with_a_reason(
-    tmp_path: Path, localtest: EmulatedSlurm, hit: str
-) -> None:
+def test_a_job_that_is_hit_says_why(tmp_path: Path, localtest: EmulatedSlurm, hit: str) -> None:
     run_dir = one_job(tmp_path, **{**ENDLESS, **TWO_NODES, "checkpoint_every": 1})
     trains(run_dir)
     if hit == "rank":
@@ -206,9 +202,7 @@ def test_a_block_shares_its_nodes_and_one_that_fails_stops_no_other(
     assert places_of(broken)[-1] == (None, None)  # it had its job to itself
 
 
-def test_a_noticed_block_goes_on_with_what_is_left(
-    tmp_path: Path, localtest: EmulatedSlurm
-) -> None:
+def test_a_noticed_block_goes_on(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     first, last = block_of(tmp_path, **{**TWO_NODES, **LONG, "strategy": ["ddp", "horovod"]})
     assert again(tmp_path, "--by", "block") == 2
     job = job_of(first)
@@ -225,9 +219,7 @@ def test_a_noticed_block_goes_on_with_what_is_left(
 
 
 @pytest.mark.extended
-def test_a_cancelled_block_leaves_all_its_runs_to_be_submitted(
-    tmp_path: Path, localtest: EmulatedSlurm
-) -> None:
+def test_a_cancelled_block_leaves_all_runs_open(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     first, last = block_of(tmp_path, **{**ENDLESS, **TWO_NODES, "strategy": ["ddp", "horovod"]})
     assert again(tmp_path, "--by", "block") == 2
     trains(first)

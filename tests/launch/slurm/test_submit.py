@@ -77,9 +77,7 @@ def test_costs_are_added_per_configuration_and_leave_out_what_is_complete(tmp_pa
     ]
 
 
-def test_a_dry_run_shows_scripts_and_costs_and_writes_nothing(
-    tmp_path: Path, slurm: StandIns
-) -> None:
+def test_a_dry_run_shows_scripts_and_costs_alone(tmp_path: Path, slurm: StandIns) -> None:
     path, _ = two_runs(tmp_path)
     shown = submitted(path, "--dry-run")
     assert shown.output.count("#!/bin/bash") == 2
@@ -139,9 +137,7 @@ def test_a_job_whose_start_failed_is_released(tmp_path: Path, slurm: StandIns) -
 
 
 @pytest.mark.parametrize("program", ["squeue", "sbatch"])
-def test_what_slurm_refuses_leaves_the_runs_as_they_were(
-    tmp_path: Path, slurm: StandIns, program: str
-) -> None:
+def test_what_slurm_refuses_changes_no_run(tmp_path: Path, slurm: StandIns, program: str) -> None:
     path, _ = two_runs(tmp_path)
     slurm.add(program, error=f"{program}: error: Unable to contact controller", status=1)
     refused = submitted(path, status=1)
