@@ -16,6 +16,7 @@ MACHINE = {
     "device": "cpu",
     "load_average_1min": 0.5,
 }
+GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 CODE = {"git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False}
 SPEC = {
     "image_size": 96,
@@ -26,8 +27,6 @@ SPEC = {
     "train_images": 320,
     "eval_images": 64,
 }
-
-
 PARTS = {"start_s": 0.01, "data_s": 0.1, "compute_s": 0.6, "transfer_s": 0.15, "waiting_s": 0.05,
          "update_s": 0.08, "end_s": 0.01}  # fmt: skip
 

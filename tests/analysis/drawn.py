@@ -1,14 +1,29 @@
-"""What is read in a figure."""
+"""What is read of the runs of a tree: tables, points and figures."""
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ddl_tools.analysis import redraw
+from ddl_tools.analysis.configurations import configuration_table
+from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot.canvas import caption_of
-from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS
+from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables
+from ddl_tools.analysis.tables import runs_table
+from ddl_tools.records.paths import Tree
 
+PAPER = read_paper()
 OF_RUNS = [name for name, question in QUESTIONS.items() if question.needs != OF_NO_RUN]
+
+
+def configurations(tree: Tree) -> pd.DataFrame:
+    return configuration_table(runs_table(tree.runs))
+
+
+def points_of(name: str, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return what the figure of this name shows of these runs."""
+    return QUESTIONS[name].chosen(Tables(runs, configuration_table(runs), PAPER))
 
 
 def draw_only(patch: pytest.MonkeyPatch, *names: str) -> None:

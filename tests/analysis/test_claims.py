@@ -20,11 +20,10 @@ from ddl_tools.analysis.tables import (
     windows_table,
 )
 from ddl_tools.records.paths import PAPER, STUDIES, Tree
-from tests.analysis.conftest import MACHINE, MakeRun, epoch_row, in_blocks
+from tests.analysis.conftest import GPU, MACHINE, MakeRun, epoch_row, in_blocks
 from tests.analysis.figures.test_libraries import trained
 
 CLAIMS = read_paper().claims
-GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 SPREAD = (1.0, 1.01, 0.99)
 TERMS = {"dataset": "imagenet", "image_size": 224, "local_batch_size": 64, "train_images": 320}
 LEARNING = TERMS | {"study": "whole", "model": "resnet50", "epochs": 90, "loader": "dali_cpu",

@@ -11,9 +11,8 @@ from ddl_tools.analysis.interleaving import Interleaved
 from ddl_tools.analysis.tables import runs_table, windows_table
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import read_record, write_record
-from tests.analysis.conftest import MakeRun, epoch_row, in_blocks
-
-GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
+from tests.analysis.conftest import GPU, MakeRun, epoch_row, in_blocks
+from tests.analysis.drawn import configurations
 
 
 def test_efficiency_of_a_configuration(tree: Tree, make_run: MakeRun) -> None:
@@ -22,7 +21,7 @@ def test_efficiency_of_a_configuration(tree: Tree, make_run: MakeRun) -> None:
     for repeat, (one, two) in enumerate(zip(ones, twos, strict=True)):
         make_run(320 / one, strategy="ddp", repeat=repeat)
         make_run(320 / two, strategy="ddp", gpus_per_node=2, repeat=repeat)
-    base, pair = configuration_table(runs_table(tree.runs)).to_dict("records")
+    base, pair = configurations(tree).to_dict("records")
     assert (base["world_size"], base["base_world_size"], base["n"]) == (1, 1, 3)
     expected = stats.ttest_1samp(np.log(ones), 0).confidence_interval()
     assert (base["low"], base["high"]) == pytest.approx(tuple(np.exp(expected)))
@@ -46,7 +45,7 @@ def test_a_slow_base_shows_against_single(tree: Tree, make_run: MakeRun) -> None
         make_run(10.0 * slower, strategy="ddp", repeat=repeat, gpus_per_node=2)
         make_run(1.0, strategy="single", loader="turbo", repeat=repeat)
         make_run(1.0, strategy="single", image_size=64, repeat=repeat)
-    table = configuration_table(runs_table(tree.runs))
+    table = configurations(tree)
     ddp = table[table["strategy"] == "ddp"].sort_values(["setting", "world_size"])
     assert ddp["against_single"].tolist() == pytest.approx([0.5, 0.5, 0.5])
     assert (ddp["against_single_low"] < 0.5).all()
@@ -94,7 +93,7 @@ def test_base_is_the_smallest_size_that_was_measured(tree: Tree, make_run: MakeR
     make_run(strategy="ddp", status="failed", rows=[])
     make_run(strategy="ddp", nodes=4)
     make_run(10.0, strategy="ddp", nodes=8)
-    table = configuration_table(runs_table(tree.runs)).set_index("world_size")
+    table = configurations(tree).set_index("world_size")
     assert table.loc[1, ["n", "failed"]].tolist() == [0, 1]
     assert math.isnan(table.loc[1, "value"])
     assert table["base_world_size"].tolist()[1:] == [4, 4]
@@ -122,7 +121,7 @@ def test_formats_are_configurations_of_one_setting_and_repeats_are_pooled(
     make_run(20.0, seed=3)
     make_run(10.0, data_format="tfrecord")
     make_run(10.0, data_format="tfrecord", loader="dali_cpu")
-    table = configuration_table(runs_table(tree.runs))
+    table = configurations(tree)
     assert sorted(table["n"]) == [1, 1, 2]
     assert table["setting"].unique().tolist() == ["laptop: 96 px, batch 16, fp32"]
 
@@ -132,7 +131,7 @@ def test_machines_of_one_study_have_names_of_their_own(tree: Tree, make_run: Mak
     make_run(repeat=0)
     make_run(repeat=1, system=GPU)
     make_run(study="other")
-    table = configuration_table(runs_table(tree.runs))
+    table = configurations(tree)
     assert sorted(table["setting"]) == [
         "laptop: 96 px, batch 16, fp32, hardware Example CPU @ 2.00GHz, 2 cores, no GPU",
         "laptop: 96 px, batch 16, fp32, hardware Example GPU",
@@ -148,7 +147,7 @@ def test_diverged_and_unfinished_runs_give_no_value(tree: Tree, make_run: MakeRu
     make_run(repeat=1, rows=lost)
     make_run(repeat=2, status="running")
     make_run(repeat=3, status="planned", rows=[], system=None)
-    (row,) = configuration_table(runs_table(tree.runs)).to_dict("records")
+    (row,) = configurations(tree).to_dict("records")
     assert (row["n"], row["failed"]) == (1, 1)
     assert len(ended_runs(runs_table(tree.runs))) == 2
 

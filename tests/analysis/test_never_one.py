@@ -8,7 +8,6 @@ from ddl_core.config import RunSpec
 from ddl_tools.analysis.claims import judged
 from ddl_tools.analysis.configurations import KEYS, configuration_table, run_labels, with_settings
 from ddl_tools.analysis.figures import accuracy
-from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.cli.options import show_entries
@@ -17,9 +16,9 @@ from ddl_tools.launch.study import summary
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row
+from tests.analysis.drawn import PAPER
 from tests.fields import ALONE, changed, is_of_emulation
 
-PAPER = read_paper()
 FIELDS = [name for name in ALONE if name not in REPEATS and not is_of_emulation(name)]
 # Where the two halves of a training are compared: each is of all runs that do the same half.
 HALVES = ("loading_n", "training_n")
@@ -115,21 +114,3 @@ def test_every_list_tells_them_apart(tree: Tree, make_run: MakeRun) -> None:
     runs = runs_table(tree.runs)
     names = runs["study"] + runs["run_id"].str.rpartition("-")[0] + run_labels(runs)
     assert names.is_unique
-
-
-def test_a_batch_that_is_made_in_two_ways_is_two_configurations(
-    tree: Tree, make_run: MakeRun
-) -> None:
-    """16 images of each of two workers, or 32 of one: other batch statistics."""
-    for schedule in ("step", "cosine"):
-        for top1, shape in ((0.1, {"accumulation": 2}), (0.3, {"local_batch_size": 32})):
-            rows = [epoch_row(0, top1=None, top5=None), epoch_row(0, "eval", top1=top1)]
-            make_run(rows=rows, schedule=schedule, **shape)
-    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
-    ours = points[points["source"] == "measured"]
-    assert set(ours["label"]) == {
-        f"SGD, {way}, batch {batch}, accumulation {accumulation}"
-        for way in ("step", "cosine")
-        for batch, accumulation in ((16, 2), (32, 1))
-    }
-    assert ours["value"].tolist() == pytest.approx([0.1, 0.3, 0.1, 0.3])

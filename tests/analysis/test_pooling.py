@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from ddl_core.registry import STRATEGIES
-from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import loader_bound
 from ddl_tools.analysis.tables import COLUMNS, runs_table, write_tables
 from ddl_tools.records.paths import RunFiles, Tree
 from tests.analysis.conftest import CODE, MACHINE, MakeRun
+from tests.analysis.drawn import configurations
 from tests.fields import ALONE, another, is_of_emulation, owner
 
 PACKAGES = {"torch": "2.13.0", "torchvision": "0.28.0", "timm": "1.0", "numpy": "2.4.6",
@@ -125,14 +125,14 @@ def test_repeats_of_one_machine_are_pooled(tree: Tree, write: Write) -> None:
     write(0)
     same = {"papermill": "99"}  # it measures nothing
     write(1, {"provenance": {"packages": PACKAGES | same}, "system": {"load_average_1min": 9.0}})
-    assert configuration_table(runs_table(tree.runs))["n"].tolist() == [2]
+    assert configurations(tree)["n"].tolist() == [2]
 
 
 def test_another_record_is_not_pooled(tree: Tree, write: Write) -> None:
     for field, (changes, about) in CHANGES.items():
         write(0, study=named(field), **about)
         write(1, changes, study=named(field), **about)
-    table = configuration_table(runs_table(tree.runs))
+    table = configurations(tree)
     assert table["n"].tolist() == [1] * 2 * len(CHANGES)
     names = table[["study", "setting", "hardware"]].drop_duplicates()
     assert names["study"].value_counts().to_dict() == dict.fromkeys(map(named, CHANGES), 2)
@@ -142,7 +142,7 @@ def test_another_record_is_not_pooled(tree: Tree, write: Write) -> None:
 def test_a_framework_divides_only_its_own_runs(tree: Tree, write: Write, field: str) -> None:
     write(0)
     write(1, OWN[field][0])
-    assert configuration_table(runs_table(tree.runs))["n"].tolist() == [2]
+    assert configurations(tree)["n"].tolist() == [2]
 
 
 def test_nodes_that_fill_up_are_one_series(tree: Tree, write: Write) -> None:
@@ -150,7 +150,7 @@ def test_nodes_that_fill_up_are_one_series(tree: Tree, write: Write) -> None:
     sizes = [(1, 1), (1, 2), (2, 2), (2, 1)]
     for nodes, each in sizes:
         write(nodes=nodes, gpus_per_node=each)
-    table = configuration_table(runs_table(tree.runs))
+    table = configurations(tree)
     series = table.groupby("setting")["world_size"].agg(list).to_dict()
     name = "laptop: 96 px, batch 16, fp32, ranks per node"
     assert series == {f"{name} 2": [1, 2, 4], f"{name} 1": [2]}
@@ -161,7 +161,7 @@ def test_one_rank_begins_the_series_of_many(tree: Tree, write: Write) -> None:
     alone = {"system": {"affinity": {"cores_least": 2, "cores_most": 2, "shared": None}}}
     write(0, alone, gpus_per_node=1)
     write(0)
-    table = configuration_table(runs_table(tree.runs))
+    table = configurations(tree)
     assert table["setting"].tolist() == ["laptop: 96 px, batch 16, fp32"] * 2
     assert table["base_world_size"].tolist() == [1, 1]
 
@@ -170,7 +170,7 @@ def test_frameworks_share_a_setting_however_they_communicate(tree: Tree, write: 
     write(0)
     write(0, {"system": {"communication": {"fusion_bytes": 1}}}, strategy="horovod")
     write(0, loader="dali_cpu")
-    assert configuration_table(runs_table(tree.runs))["setting"].nunique() == 1
+    assert configurations(tree)["setting"].nunique() == 1
 
 
 def test_names_tell_what_differs_in_short(tree: Tree, write: Write) -> None:
@@ -180,7 +180,7 @@ def test_names_tell_what_differs_in_short(tree: Tree, write: Write) -> None:
     write(3, RECORDS["bucket"])
     write(4, RECORDS["older, none of it"])
     name = "laptop: 96 px, batch 16, fp32"
-    settings = set(configuration_table(runs_table(tree.runs))["setting"])
+    settings = set(configurations(tree)["setting"])
     usual = f"{name}, software torch 2.13.0"
     assert settings == {
         usual,
@@ -194,7 +194,7 @@ def test_a_run_that_failed_early_has_what_its_study_has(tree: Tree, write: Write
     write(0)
     lost = write(1, {"status": "failed", "provenance": None, "system": None})
     RunFiles(lost).epochs.unlink()
-    (row,) = configuration_table(runs_table(tree.runs)).to_dict("records")
+    (row,) = configurations(tree).to_dict("records")
     assert (row["n"], row["failed"]) == (1, 1)
 
 

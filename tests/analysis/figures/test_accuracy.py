@@ -9,14 +9,12 @@ import pytest
 
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import accuracy
-from ddl_tools.analysis.paper import read_paper
-from ddl_tools.analysis.questions import QUESTIONS, Tables
+from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
-from tests.analysis.drawn import words
+from tests.analysis.drawn import PAPER, points_of, words
 
-PAPER = read_paper()
 T_1, T_2 = 12.706, 4.302653  # Student's t, 97.5 %, of one and of two degrees of freedom
 STUDY: dict[str, Any] = {
     "study": "accuracy_tiny",
@@ -57,18 +55,29 @@ def runs(make_run: MakeRun, tree: Tree) -> pd.DataFrame:
     return runs_table(tree.runs)
 
 
+@pytest.fixture
+def points(runs: pd.DataFrame) -> pd.DataFrame:
+    return accuracy.batch_points(runs, PAPER)
+
+
+def measured(tree: Tree) -> pd.DataFrame:
+    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
+    return points[points["source"] == "measured"]
+
+
 def row(points: pd.DataFrame, schedule: str, batch: int) -> pd.Series:
-    chosen = points[(points["schedule"] == schedule) & (points["global_batch_size"] == batch)]
-    (index,) = chosen[chosen["source"] == "measured"].index
+    chosen = points["schedule"].eq(schedule) & points["global_batch_size"].eq(batch)
+    (index,) = points[chosen & points["source"].eq("measured")].index
     return points.loc[index]
 
 
-def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame, tree: Tree, make_run: MakeRun) -> None:
-    step = row(accuracy.batch_points(runs, PAPER), "step", 16)
+@pytest.mark.usefixtures("runs")
+def test_mean_spread_and_updates_by_hand(tree: Tree, make_run: MakeRun) -> None:
+    step = row(measured(tree), "step", 16)
     assert (step["n"], step["value"]) == pytest.approx((2, 0.81))
     assert step[["low", "high"]].isna().all()
     make_run(rows=rows([0.5, 0.75, 0.84]), **STUDY, schedule="step", repeat=2)
-    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
+    points = measured(tree)
     step = row(points, "step", 16)
     half = T_2 * 0.02 / math.sqrt(3)
     assert (step["n"], step["value"], step["low"], step["high"]) == pytest.approx(
@@ -78,8 +87,7 @@ def test_mean_spread_and_updates_by_hand(runs: pd.DataFrame, tree: Tree, make_ru
     assert (step["updates"], row(points, "step", 320)["updates"]) == (60, 3)
 
 
-def test_time_to_accuracy_is_of_the_runs_that_reached_it(runs: pd.DataFrame) -> None:
-    points = accuracy.batch_points(runs, PAPER)
+def test_time_to_accuracy_is_of_the_runs_that_reached_it(points: pd.DataFrame) -> None:
     columns = ["reached", "epochs_to_target", "seconds_to_target"]
     assert row(points, "step", 16)["target"] == pytest.approx(0.9 * 0.82)  # cosine's is the best
     for schedule in ("step", "exponential"):
@@ -88,19 +96,20 @@ def test_time_to_accuracy_is_of_the_runs_that_reached_it(runs: pd.DataFrame) -> 
     assert math.isnan(row(points, "step", 320)["epochs_to_target"])
 
 
-def test_diverged_runs_are_results_apart_from_the_mean(runs: pd.DataFrame) -> None:
-    points = accuracy.batch_points(runs, PAPER)
+def test_diverged_runs_are_results_apart_from_the_mean(points: pd.DataFrame) -> None:
     cosine = row(points, "cosine", 320)
     assert (cosine["n"], cosine["diverged"], cosine["failed"]) == (0, 2, 0)
     assert math.isnan(cosine["value"])
     assert cosine["diverged_value"] == pytest.approx(0.10)
+    drawn = accuracy.draw_batches(points).axes[0].lines
+    crosses = [value for line in drawn if line.get_marker() == "x" for value in line.get_ydata()]
+    assert [value for value in crosses if not math.isnan(value)] == [pytest.approx(0.10)]
 
 
-def test_loss_from_the_smallest_to_the_largest_batch_that_did_not_diverge(runs) -> None:
-    table = accuracy.lost(accuracy.batch_points(runs, PAPER)).set_index("label")
-    assert table["lost"].round(6).to_dict() == {
-        "SGD, step": 0.41, "SGD, cosine": 0.0, "SGD, exponential": 0.11
-    }  # fmt: skip
+def test_loss_is_up_to_the_largest_batch_that_did_not_diverge(points: pd.DataFrame) -> None:
+    table = accuracy.lost(points).set_index("label")
+    lost = {"SGD, step": 0.41, "SGD, cosine": 0.0, "SGD, exponential": 0.11}
+    assert table["lost"].round(6).to_dict() == lost
     assert table["to_batch"].to_dict()["SGD, cosine"] == 16
 
 
@@ -109,8 +118,7 @@ def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -
     assert set(accuracy.made(runs)["study"]) == {"accuracy_tiny"}
 
 
-def test_the_paper_and_others_stand_beside_ours_and_unconfirmed_ones_do_not(runs) -> None:
-    points = accuracy.batch_points(runs, PAPER)
+def test_the_paper_and_confirmed_others_stand_beside_ours(points: pd.DataFrame) -> None:
     stated = points[points["source"] == "stated"]
     assert len(stated) == len(PAPER.accuracy)
     assert stated.loc[stated["global_batch_size"] == 65_536, "value"].tolist() == [0.52, 0.41, 0.31]
@@ -122,7 +130,7 @@ def test_the_paper_and_others_stand_beside_ours_and_unconfirmed_ones_do_not(runs
     assert not set(unconfirmed["value"] / 100) & set(others["value"])
 
 
-def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) -> None:
+def test_curves_are_of_the_smallest_and_largest_batch(runs: pd.DataFrame) -> None:
     curves = accuracy.curve_points(runs)
     assert set(curves["global_batch_size"]) == {16, 320}
     assert len(curves) == 2 * 2 * 3 * 3  # batches, repeats, schedules, epochs
@@ -132,8 +140,7 @@ def test_curves_have_every_evaluation_of_the_smallest_and_largest_batch(runs) ->
 
 
 def said(name: str, runs: pd.DataFrame) -> str:
-    question = QUESTIONS[name]
-    return words(question.draw(question.chosen(Tables(runs, configuration_table(runs), PAPER))))
+    return words(QUESTIONS[name].draw(points_of(name, runs)))
 
 
 def test_captions_say_how_many_runs_and_which_interval(runs: pd.DataFrame) -> None:
@@ -142,15 +149,6 @@ def test_captions_say_how_many_runs_and_which_interval(runs: pd.DataFrame) -> No
     assert "thin: each run with its own seed" in curves
     assert "loses 41.0 points of accuracy" in batches
     assert "95 %" not in curves
-
-
-def test_a_diverged_run_is_drawn_as_a_cross_where_it_ended(runs: pd.DataFrame) -> None:
-    question = QUESTIONS["accuracy_vs_batch_size"]
-    ax = question.draw(question.chosen(Tables(runs, configuration_table(runs), PAPER))).axes[0]
-    crosses = [line.get_ydata() for line in ax.lines if line.get_marker() == "x"]
-    assert [value for values in crosses for value in values if not math.isnan(value)] == [
-        pytest.approx(0.10)
-    ]
 
 
 @pytest.fixture
@@ -196,6 +194,7 @@ def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
 
 
 def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run: MakeRun) -> None:
+    """A batch of 64 as four of 16 or as one: other batch statistics."""
     ways: list[dict[str, Any]] = [
         {"accumulation": 4},
         {"local_batch_size": 64},
@@ -204,13 +203,14 @@ def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run:
     for way in ways:
         for schedule in ("step", "cosine"):
             make_run(rows=rows([0.1, 0.2]), **STUDY | {"schedule": schedule} | way)
-    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
-    ours = points[points["source"] == "measured"]
+    ours = measured(tree)
     assert ours["n"].tolist() == [1] * 6
     assert ours["label"].nunique() == 6
+    for way, n in (("batch 16, accumulation 4", 4), ("batch 64, accumulation 1", 2)):
+        assert ours["label"].str.contains(way).sum() == n
     looks = [
         (line.get_color(), line.get_marker())
-        for line in accuracy.draw_batches(points).axes[0].lines
+        for line in accuracy.draw_batches(ours).axes[0].lines
         if line.get_marker() != "_"
     ]
     assert len({look for look in looks if look[1] not in ("None", "x")}) == 6
@@ -220,8 +220,7 @@ def test_a_network_is_judged_by_its_own_best(tree: Tree, make_run: MakeRun) -> N
     for model, best in (("resnet18", 0.4), ("resnet50", 0.8)):
         for schedule in ("step", "cosine"):
             make_run(rows=rows([0.1, best]), **STUDY | {"model": model, "schedule": schedule})
-    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
-    ours = points[points["source"] == "measured"].set_index("model")
+    ours = measured(tree).set_index("model")
     assert ours.loc["resnet18", "target"].tolist() == pytest.approx([0.36, 0.36])
     assert set(ours["reached"]) == {1}
 

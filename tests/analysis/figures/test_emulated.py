@@ -1,26 +1,27 @@
 """Emulated runs have one figure, which says so, and stand in no other."""
 
+import itertools
+
 import pandas as pd
 import pytest
 
 from ddl_core.config import RunSpec
 from ddl_tools.analysis.claims import judged
-from ddl_tools.analysis.configurations import configuration_table, ended_runs, with_settings
+from ddl_tools.analysis.configurations import ended_runs, with_settings
 from ddl_tools.analysis.figures.scaling import draw_emulated as draw
 from ddl_tools.analysis.figures.scaling import emulated_points as points
-from ddl_tools.analysis.paper import read_paper
-from ddl_tools.analysis.questions import QUESTIONS, Tables
+from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.emulated import calculated_s
 from tests.analysis.conftest import SPEC, MakeRun
-from tests.analysis.drawn import draw_only, words
+from tests.analysis.drawn import PAPER, configurations, draw_only, points_of, words
 from tests.analysis.emulated import IMAGES, emulate
 from tests.fields import ALONE, EMULATED, changed, is_of_emulation
 
-# A figure of a ratio over these: they are its axis, its panel, or the length of an epoch.
-OVER = {"emu_link_mbit"}
+# All but that of which each value is a panel.
+FIELDS = [one for one in ALONE if is_of_emulation(one) and one != "emu_link_mbit"]
 
 
 def table_of(tree: Tree) -> pd.DataFrame:
@@ -39,9 +40,7 @@ def test_efficiency_is_throughput_per_rank_over_that_of_one(tree: Tree, make_run
     assert table["low"].iloc[1] < 0.8 < table["high"].iloc[1]
 
 
-def test_the_calculated_efficiency_stands_beside_the_measured(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_the_calculated_efficiency_is_shown_beside(tree: Tree, make_run: MakeRun) -> None:
     """Of DDP: nothing knows how a slow rank, or FSDP, communicates."""
     for nodes, fields in ((1, {}), (2, {}), (2, {"emu_straggler": 1.2})):
         emulate(make_run, nodes=nodes, **fields)
@@ -57,13 +56,10 @@ def test_the_calculated_efficiency_stands_beside_the_measured(
 
 
 def test_sizes_are_those_of_the_network_that_is_emulated(tree: Tree, make_run: MakeRun) -> None:
-    for bucket_mb in (25, 5):
-        for nodes in (1, 2):
-            emulate(make_run, nodes=nodes, emu_shrink=64, ddp_bucket_mb=bucket_mb / 64)
-    assert set(table_of(tree)["line"]) == {
-        "PyTorch-DDP, bucket 25 MiB",
-        "PyTorch-DDP, bucket 5 MiB",
-    }
+    for bucket_mb, nodes in itertools.product((25, 5), (1, 2)):
+        emulate(make_run, nodes=nodes, emu_shrink=64, ddp_bucket_mb=bucket_mb / 64)
+    lines = {"PyTorch-DDP, bucket 25 MiB", "PyTorch-DDP, bucket 5 MiB"}
+    assert set(table_of(tree)["line"]) == lines
 
 
 def test_one_rank_is_the_base_of_every_rate(tree: Tree, make_run: MakeRun) -> None:
@@ -85,12 +81,8 @@ def test_frameworks_and_their_settings_are_lines(tree: Tree, make_run: MakeRun) 
     assert set(table_of(tree)["line"]) == lines
 
 
-@pytest.mark.parametrize(
-    "field", [one for one in ALONE if is_of_emulation(one) and one not in OVER]
-)
-def test_runs_that_differ_in_a_field_are_two_lines(
-    tree: Tree, make_run: MakeRun, field: str
-) -> None:
+@pytest.mark.parametrize("field", FIELDS)
+def test_another_field_is_another_line(tree: Tree, make_run: MakeRun, field: str) -> None:
     one, other = changed(field, nodes=2)
     for spec, efficiency in ((one, 0.9), (other, 0.7)):
         own = {field: getattr(spec, field)}
@@ -134,15 +126,6 @@ def test_what_is_unfaithful_is_counted_and_not_drawn(tree: Tree, make_run: MakeR
     assert "Rejected: 2 runs." in words(draw(table))
 
 
-def test_the_figure_says_that_it_is_emulated(tree: Tree, make_run: MakeRun) -> None:
-    for nodes in (1, 2):
-        emulate(make_run, nodes=nodes)
-    said = words(draw(table_of(tree)))
-    assert "EMULATED: on 2 nodes at" in said
-    assert "Nodes are network namespaces of one machine" in said
-    assert "emulated nodes G" in said
-
-
 @pytest.fixture
 def both(make_run: MakeRun) -> None:
     """Measured and emulated runs in one study, alike but for that."""
@@ -156,26 +139,17 @@ def both(make_run: MakeRun) -> None:
 def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
     runs = runs_table(tree.runs)
     assert not ended_runs(runs)["emulated"].any()
-    measured = configuration_table(runs)
-    assert measured["n"].tolist() == [1, 1]
-    for name, question in QUESTIONS.items():
-        table = question.chosen(Tables(runs, measured, read_paper()))
-        if name != "efficiency_emulated" and "model" in table:
-            assert "paced_resnet50" not in set(table["model"]), name
-    claims = read_paper().claims
-    assert judged(runs, claims).equals(judged(runs[~runs["emulated"]], claims))
+    assert configurations(tree)["n"].tolist() == [1, 1]
+    for name in set(QUESTIONS) - {"efficiency_emulated"}:
+        assert "paced_resnet50" not in set(points_of(name, runs).get("model", [])), name
+    rest = runs[~runs["emulated"]]
+    assert judged(runs, PAPER.claims).equals(judged(rest, PAPER.claims))
 
 
 @pytest.mark.usefixtures("both")
-def test_nothing_pools_measured_and_emulated_runs(tree: Tree) -> None:
+def test_measured_and_emulated_stand_apart(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="measured and emulated runs are never shown together"):
         with_settings(runs_table(tree.runs))
-
-
-@pytest.mark.usefixtures("both")
-def test_figures_of_measured_runs_name_what_they_leave_out(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
     draw_only(monkeypatch, "comparison", "efficiency_emulated")
     done = redraw(tree, figures=tree.figures, studies=["emulation"])
     assert "efficiency_emulated" in {path.stem for path in done.files}
@@ -184,11 +158,15 @@ def test_figures_of_measured_runs_name_what_they_leave_out(
     assert "Runs not drawn: 2 emulated" in page
 
 
-def test_a_single_run_is_an_open_mark(tree: Tree, make_run: MakeRun) -> None:
+def test_the_figure_names_the_emulation_and_single_runs(tree: Tree, make_run: MakeRun) -> None:
     for repeat in (0, 1):
         emulate(make_run, repeat=repeat)
         emulate(make_run, 0.9, nodes=2, repeat=repeat)
-    assert "Open: one run" not in words(draw(table_of(tree)))
+    said = words(draw(table_of(tree)))
+    assert "Open: one run" not in said
+    assert "EMULATED: on 2 nodes at" in said
+    assert "Nodes are network namespaces of one machine" in said
+    assert "emulated nodes G" in said
     emulate(make_run, 0.8, nodes=4)
     figure = draw(table_of(tree))
     assert "Open: one run." in words(figure)

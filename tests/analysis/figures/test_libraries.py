@@ -8,12 +8,11 @@ import pandas as pd
 import pytest
 
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.paper import read_paper
-from ddl_tools.analysis.questions import QUESTIONS, Tables
+from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
-from tests.analysis.drawn import words
+from tests.analysis.drawn import configurations, points_of, words
 
 HOROVOD = ("torch", "tensorflow", "mxnet")  # that it works with
 CONFIGURATIONS = [
@@ -24,7 +23,7 @@ CONFIGURATIONS = [
     ("mxnet", "kvstore"),
 ]
 OF_SEVERAL = ["time_to_accuracy", "accuracy_by_library"]
-PAPER = read_paper()
+OVER_WORKERS = ["comparison", "throughput_vs_workers"]
 
 
 def system(library: str) -> dict[str, Any]:
@@ -70,16 +69,21 @@ def every_configuration(make_run: MakeRun) -> None:
 
 
 def points(name: str, tree: Tree) -> pd.DataFrame:
-    runs = runs_table(tree.runs)
-    return QUESTIONS[name].chosen(Tables(runs, configuration_table(runs), PAPER))
+    return points_of(name, runs_table(tree.runs))
 
 
-def test_libraries_share_a_setting(tree: Tree, every_configuration: None) -> None:
+@pytest.mark.usefixtures("every_configuration")
+def test_libraries_share_a_setting_and_are_lines_over_batches(tree: Tree) -> None:
     """Each has software and threads of its own, which divides its own runs alone."""
-    table = configuration_table(runs_table(tree.runs))
+    table = configurations(tree)
     assert set(table["setting"]) == {f"libraries: 96 px, batch {size}, fp32" for size in (16, 32)}
     assert set(table["n"]) == {3}
     assert len(table) == 2 * 2 * len(CONFIGURATIONS)
+    table = points("throughput_vs_batch_size", tree)
+    assert table["panel"].unique().tolist() == ["native · libraries: 96 px, fp32, ResNet50"]
+    assert table["line"].nunique() == 2 * len(CONFIGURATIONS)
+    assert (table.groupby("line")["local_batch_size"].agg(list).map(tuple) == (16, 32)).all()
+    assert set(table["n"]) == {3}
 
 
 def test_another_version_of_a_library_divides_its_runs_alone(tree: Tree, make_run: MakeRun) -> None:
@@ -92,26 +96,6 @@ def test_another_version_of_a_library_divides_its_runs_alone(tree: Tree, make_ru
     assert table.set_index("framework")["n"].to_dict()["torch"] == 2
     assert table.loc[table["framework"] == "tensorflow", "n"].tolist() == [1, 1]
     assert table["setting"].nunique() == 3
-
-
-@pytest.mark.parametrize("name", ["comparison", "throughput_vs_workers"])
-def test_labels_name_the_library(name: str, tree: Tree, every_configuration: None) -> None:
-    figure = QUESTIONS[name].draw(points(name, tree))
-    legend = {text.get_text() for text in figure.legends[0].get_texts()}
-    for label in ("TensorFlow, Horovod", "PyTorch, Horovod", "PyTorch-DDP"):
-        assert any(text.startswith(label) for text in legend)
-    said = words(figure)
-    assert "Discontinued: MXNet, Horovod; MXNet, KVStore; TensorFlow, Horovod." in said
-
-
-def test_a_line_over_batches_is_of_one_library_and_size(
-    tree: Tree, every_configuration: None
-) -> None:
-    table = points("throughput_vs_batch_size", tree)
-    assert table["panel"].unique().tolist() == ["native · libraries: 96 px, fp32, ResNet50"]
-    assert table["line"].nunique() == 2 * len(CONFIGURATIONS)
-    assert (table.groupby("line")["local_batch_size"].agg(list).map(tuple) == (16, 32)).all()
-    assert set(table["n"]) == {3}
 
 
 def test_one_batch_is_no_line(tree: Tree, make_run: MakeRun) -> None:
@@ -129,9 +113,7 @@ def test_seconds_to_accuracy_are_those_of_training(tree: Tree, make_run: MakeRun
     assert table["target"].unique().tolist() == [0.6]
 
 
-def test_a_configuration_that_does_not_always_arrive_has_no_time(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_where_not_every_run_arrives_there_is_no_time(tree: Tree, make_run: MakeRun) -> None:
     for workers, repeat in itertools.product((1, 2), (0, 1)):
         late = workers == 2 and repeat == 1
         top1 = (0.4, 0.5, 0.55) if late else (0.4, 0.5, 0.65)
@@ -150,16 +132,19 @@ def test_an_accuracy_is_of_one_library(tree: Tree, make_run: MakeRun) -> None:
     assert table["value"].to_dict() == {"torch": 0.6, "tensorflow": 0.7, "mxnet": 0.8}
 
 
-@pytest.mark.parametrize("name", OF_SEVERAL)
-def test_one_library_at_one_size_has_none_of_these(
-    name: str, tree: Tree, make_run: MakeRun
-) -> None:
+def test_one_library_at_one_size_has_none_of_these(tree: Tree, make_run: MakeRun) -> None:
     trained(make_run, ("torch", "ddp"))
-    assert points(name, tree).empty
+    assert all(points(name, tree).empty for name in OF_SEVERAL)
 
 
-@pytest.mark.parametrize("name", [*OF_SEVERAL, "throughput_vs_batch_size"])
-def test_draws_every_configuration(name: str, tree: Tree, every_configuration: None) -> None:
+@pytest.mark.parametrize("name", [*OVER_WORKERS, *OF_SEVERAL, "throughput_vs_batch_size"])
+def test_draws_and_names_every_library(name: str, tree: Tree, every_configuration: None) -> None:
     figure = QUESTIONS[name].draw(points(name, tree))
     assert any(ax.lines for ax in figure.axes)
     assert "Discontinued" in words(figure)
+    if name in OVER_WORKERS:
+        legend = {text.get_text() for text in figure.legends[0].get_texts()}
+        for label in ("TensorFlow, Horovod", "PyTorch, Horovod", "PyTorch-DDP"):
+            assert any(text.startswith(label) for text in legend)
+        gone = "Discontinued: MXNet, Horovod; MXNet, KVStore; TensorFlow, Horovod."
+        assert gone in words(figure)

@@ -9,10 +9,9 @@ import pytest
 from ddl_tools.analysis.figures import loader_bound
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
-from tests.analysis.conftest import MACHINE, MakeRun
+from tests.analysis.conftest import GPU, MACHINE, MakeRun
 from tests.analysis.drawn import rows, words
 
-GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
 SPREAD = (1.0, 1.01, 1 / 1.01)
 IMAGES = 320  # of an invented epoch
 

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -16,20 +15,13 @@ from matplotlib.colors import to_hex
 from ddl_core.registry import LOADERS
 from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables, has_answer
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
-from tests.analysis.conftest import MakeRun, epoch_row, writer
-from tests.analysis.drawn import OF_RUNS, leaves_the_page
-
-GPU = {"cpu": "Example CPU", "cpu_cores": 48, "device": "cuda", "accelerator": "Example GPU"}
-
-
-def points(name: str, runs: pd.DataFrame) -> pd.DataFrame:
-    return QUESTIONS[name].chosen(Tables(runs, configuration_table(runs), read_paper()))
+from tests.analysis.conftest import GPU, MakeRun, epoch_row, writer
+from tests.analysis.drawn import OF_RUNS, PAPER, leaves_the_page, points_of
 
 
 def nothing(make_run: MakeRun) -> None:
@@ -46,12 +38,11 @@ def lost_and_cold(make_run: MakeRun) -> None:
 
 
 def every_model_on_two_machines(make_run: MakeRun) -> None:
-    for model in ("resnet50", "resnet101", "resnet152"):
-        for nodes in (1, 2, 4):
-            for system in (None, GPU):
-                study = "cluster" if system else "laptop"
-                shape = {"strategy": "ddp", "model": model, "nodes": nodes}
-                make_run(30 / nodes, study=study, system=system, **shape)
+    machines = {"laptop": None, "cluster": GPU}
+    models = ("resnet50", "resnet101", "resnet152")
+    for model, nodes, study in itertools.product(models, (1, 2, 4), machines):
+        shape = {"strategy": "ddp", "model": model, "nodes": nodes}
+        make_run(30 / nodes, study=study, system=machines[study], **shape)
 
 
 def both_formats_and_halves(make_run: MakeRun) -> None:
@@ -63,6 +54,7 @@ def both_formats_and_halves(make_run: MakeRun) -> None:
             make_run(10 / size, study="loaders", **shape, data_format=read, work=work)
 
 
+Fill = Callable[[MakeRun], None]
 FILLINGS = [both_formats_and_halves, every_model_on_two_machines, nothing, lost_and_cold]
 WITH_TEXT_INSIDE = FILLINGS[:3]
 DRAWN = [
@@ -70,31 +62,24 @@ DRAWN = [
 ]
 
 
-Fill = Callable[[MakeRun], None]
-
-
 @pytest.fixture(scope="module")
-def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fill], Any]:
+def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fill], Tables]:
     """Return a function that reads the runs and configurations of a filling once."""
 
     @cache
-    def read(fill: Fill) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def read(fill: Fill) -> Tables:
         tree = Tree(tmp_path_factory.mktemp(fill.__name__) / "results")
         fill(writer(tree))
         runs = runs_table(tree.runs)
-        return runs, configuration_table(runs)
+        return Tables(runs, configuration_table(runs), PAPER)
 
     return read
 
 
-@pytest.mark.parametrize(
-    ("name", "fill"), DRAWN, ids=[f"{name}-{fill.__name__}" for name, fill in DRAWN]
-)
-def test_draws_and_leaves_all_as_it_was(
-    name: str, fill: Fill, tables_of: Callable[[Fill], Any]
-) -> None:
+@pytest.mark.parametrize(("name", "fill"), DRAWN)
+def test_draws_and_leaves_all_as_it_was(name: str, fill: Fill, tables_of: Callable) -> None:
     settings = dict(matplotlib.rcParams)
-    table = QUESTIONS[name].chosen(Tables(*tables_of(fill), read_paper()))
+    table = QUESTIONS[name].chosen(tables_of(fill))
     before = table.copy()
     figure = QUESTIONS[name].draw(table)
     leaves = leaves_the_page(figure)
@@ -111,23 +96,16 @@ def test_draws_and_leaves_all_as_it_was(
 @pytest.mark.parametrize("name", ["throughput_vs_workers", "comparison", "efficiency"])
 def test_caption_says_how_often_on_what_and_when(name: str, tree: Tree, laptop: MakeRun) -> None:
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
-    caption = caption_of(QUESTIONS[name].draw(points(name, runs_table(tree.runs))))
+    caption = caption_of(QUESTIONS[name].draw(points_of(name, runs_table(tree.runs))))
     assert "Bars: 95 % interval of the" in caption
     assert "; n = 3 starts; commit 01234567." in caption
     assert "Failed or diverged: 1 run." in caption
     assert "Example CPU @ 2.00GHz, 2 cores, no GPU (overhead, not hardware)" in caption
 
 
-def test_efficiency_names_base_and_finding(tree: Tree, laptop: MakeRun) -> None:
-    figure = QUESTIONS["efficiency"].draw(points("efficiency", runs_table(tree.runs)))
-    assert "E relative to G0 = 1 to 4; batch per rank fixed." in caption_of(figure)
-    assert "Open marks: stated for JUWELS Booster" in caption_of(figure)
-    assert title_of(figure).startswith("Efficiency is 0.")
-
-
 def test_a_figure_of_statements_alone_says_so_and_is_small() -> None:
     for name in ("efficiency", "kernel_shares", "accuracy_vs_batch_size"):
-        figure = QUESTIONS[name].draw(points(name, empty_table()))
+        figure = QUESTIONS[name].draw(points_of(name, empty_table()))
         assert "No run measured here: only" in title_of(figure)
         assert "n = " not in caption_of(figure)
         assert figure.get_figwidth() == style.STATED_WIDTH < style.WIDTH
@@ -137,16 +115,21 @@ def test_a_figure_of_statements_alone_says_so_and_is_small() -> None:
 def test_caption_on_a_gpu_does_not_speak_of_overhead(tree: Tree, make_run: MakeRun) -> None:
     for strategy in ("ddp", "horovod"):
         make_run(system=GPU, strategy=strategy)
-    caption = caption_of(QUESTIONS["comparison"].draw(points("comparison", runs_table(tree.runs))))
+    table = points_of("comparison", runs_table(tree.runs))
+    caption = caption_of(QUESTIONS["comparison"].draw(table))
     assert "Example GPU; n = " in caption
     assert captions.METHOD_ONLY not in caption
 
 
-def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun) -> None:
-    table = points("efficiency", runs_table(tree.runs))
+@pytest.mark.usefixtures("laptop")
+def test_efficiency_names_base_and_finding_and_draws_values_and_intervals(tree: Tree) -> None:
+    table = points_of("efficiency", runs_table(tree.runs))
+    figure = QUESTIONS["efficiency"].draw(table)
+    assert "E relative to G0 = 1 to 4; batch per rank fixed." in caption_of(figure)
+    assert "Open marks: stated for JUWELS Booster" in caption_of(figure)
+    assert title_of(figure).startswith("Efficiency is 0.")
     row = table[table["loader"].eq("native") & table["world_size"].eq(2)].iloc[0]
-    ax = QUESTIONS["efficiency"].draw(table).axes[0]
-    (bars,) = [container for container in ax.containers if container.has_yerr]
+    (bars,) = [container for container in figure.axes[0].containers if container.has_yerr]
     line, _, (segments,) = bars.lines
     (bottom, top) = segments.get_segments()[1][:, 1]
     assert (bottom, top) == pytest.approx((row["low"], row["high"]))
@@ -154,15 +137,15 @@ def test_medians_and_intervals_are_where_they_belong(tree: Tree, laptop: MakeRun
 
 
 def test_statements_stand_at_their_values_in_the_looks_of_their_frameworks() -> None:
-    table = points("efficiency", empty_table())
+    table = points_of("efficiency", empty_table())
     figure = QUESTIONS["efficiency"].draw(table)
     dali, native = figure.axes[:2]
     looks = {(to_hex(line.get_color()), line.get_marker()) for line in native.lines}
     horovod, grey = style.STRATEGY_COLOURS["horovod"].lower(), style.UNNAMED_LOOK
     assert {(horovod, "s"), (grey["color"], grey["marker"]), (grey["color"], "_")} <= looks
     names = [{text.get_text() for text in ax.texts} - {""} for ax in (dali, native)]
-    assert names[0] == {"E01", "E02", "E03", "E09", "E10", "D04", "D07"}
-    assert names[1] == {"E04", "E05", "E06", "E07", "E13"}
+    of_dali = {"E01", "E02", "E03", "E09", "E10", "D04", "D07"}
+    assert names == [of_dali, {"E04", "E05", "E06", "E07", "E13"}]
     assert "contradicts another statement (C2, C3, C4, C5, C9)" in caption_of(figure)
     drawn = {
         (float(x), float(y))
@@ -178,13 +161,10 @@ def test_statements_stand_at_their_values_in_the_looks_of_their_frameworks() -> 
 
 def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: MakeRun) -> None:
     both_formats_and_halves(make_run)
-    figure = QUESTIONS["throughput_vs_workers"].draw(
-        points("throughput_vs_workers", runs_table(tree.runs))
-    )
-    entries = [entry.get_text() for entry in figure.legends[0].get_texts()]
-    assert {"native, folders", "native, TFRecord", "DALI (CPU), TFRecord", "synthetic"} <= {
-        *entries
-    }
+    table = points_of("throughput_vs_workers", runs_table(tree.runs))
+    figure = QUESTIONS["throughput_vs_workers"].draw(table)
+    entries = {entry.get_text() for entry in figure.legends[0].get_texts()}
+    assert {"native, folders", "native, TFRecord", "DALI (CPU), TFRecord", "synthetic"} <= entries
     (ax,) = [ax for ax in figure.axes if "native" in ax.get_title(loc="left")]
     marked = [line for line in ax.lines if line.get_marker() == style.STRATEGY_MARKERS["ddp"]]
     assert {line.get_markersize() for line in marked} == {6.0, 8.0}

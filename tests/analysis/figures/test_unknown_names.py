@@ -6,14 +6,12 @@ import pandas as pd
 import pytest
 
 from ddl_tools.analysis.claims import judged
-from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot import style
-from ddl_tools.analysis.questions import QUESTIONS, Tables
+from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
-from tests.analysis.drawn import OF_RUNS, words
+from tests.analysis.drawn import OF_RUNS, PAPER, points_of, words
 
 UNKNOWN = {
     "strategy": {"horovod": "manual"},
@@ -44,9 +42,8 @@ def runs(tree: Tree, make_run: MakeRun) -> pd.DataFrame:
 
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_unknown_names_are_drawn_and_told(name: str, runs: pd.DataFrame) -> None:
-    points = QUESTIONS[name].chosen(Tables(runs, configuration_table(runs), read_paper()))
-    figure = QUESTIONS[name].draw(points)
-    said = words(figure)
+    points = points_of(name, runs)
+    said = words(QUESTIONS[name].draw(points))
     if "source" in points:
         points = points[points["source"] == "measured"]
     for column in set(SHOWN) & set(points):
@@ -55,7 +52,7 @@ def test_unknown_names_are_drawn_and_told(name: str, runs: pd.DataFrame) -> None
 
 
 def test_unknown_names_are_judged(runs: pd.DataFrame) -> None:
-    assert len(judged(runs, read_paper().claims)) > 50
+    assert len(judged(runs, PAPER.claims)) > 50
 
 
 def test_looks_without_one_differ_and_do_not_depend_on_the_order() -> None:
