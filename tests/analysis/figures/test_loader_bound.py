@@ -40,28 +40,21 @@ def only(tree: Tree) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("real", "loading", "training", "system", "limit"),
+    ("rates", "system", "limit"),
     [
-        (19.8, 20.0, 80.0, GPU, "loader"),
-        (19.8, 80.0, 20.0, GPU, "training"),
-        (19.8, 20.5, 20.0, GPU, "either"),
-        (15.0, 80.0, 20.0, GPU, "neither alone"),
-        (15.0, 80.0, 20.0, MACHINE, "both (same cores)"),
-        (19.8, 80.0, 20.0, MACHINE, "training"),
-        (30.0, 80.0, 20.0, MACHINE, "unclear (above it)"),
-        (19.2, 80.0, 20.0, GPU, "cannot say"),  # 0.96, but surely between 0.94 and 0.98 only
-        (18.8, 80.0, 20.0, GPU, "cannot say"),
+        ((19.8, 20.0, 80.0), GPU, "loader"),
+        ((19.8, 80.0, 20.0), GPU, "training"),
+        ((19.8, 20.5, 20.0), GPU, "either"),
+        ((15.0, 80.0, 20.0), GPU, "neither alone"),
+        ((15.0, 80.0, 20.0), MACHINE, "both (same cores)"),
+        ((19.8, 80.0, 20.0), MACHINE, "training"),
+        ((30.0, 80.0, 20.0), MACHINE, "unclear (above it)"),
+        ((19.2, 80.0, 20.0), GPU, "cannot say"),  # 0.96, but surely between 0.94 and 0.98 only
+        ((18.8, 80.0, 20.0), GPU, "cannot say"),
     ],
 )
-def test_limit(
-    tree: Tree,
-    make_run: MakeRun,
-    real: float,
-    loading: float,
-    training: float,
-    system: dict[str, Any],
-    limit: str,
-) -> None:
+def test_limit(tree: Tree, make_run: MakeRun, rates: tuple, system: dict, limit: str) -> None:
+    real, loading, training = rates
     three(make_run, real, loading, training, system=system)
     row = only(tree)
     assert row["limit"] == limit
@@ -74,27 +67,22 @@ def test_limit(
 
 
 @pytest.mark.parametrize(
-    ("loading", "training", "limit"),
+    ("halves", "limit"),
     [
-        (None, 20.0, "not measured: loader alone"),
-        (20.0, None, "not measured: synthetic"),
-        (None, None, "not measured: loader alone, synthetic"),
+        ((None, 20.0), "not measured: loader alone"),
+        ((20.0, None), "not measured: synthetic"),
+        ((None, None), "not measured: loader alone, synthetic"),
     ],
 )
-def test_missing_half_is_said_and_never_guessed(
-    tree: Tree, make_run: MakeRun, loading: float | None, training: float | None, limit: str
-) -> None:
-    three(make_run, 15.0, loading, training)
+def test_missing_half_is_said(tree: Tree, make_run: MakeRun, halves: tuple, limit: str) -> None:
+    three(make_run, 15.0, *halves)
     row = only(tree)
     assert row["limit"] == limit
     assert all(math.isnan(row[name]) for name in ("bound", "in_turns", "ratio", "ratio_low"))
     assert limit in words(loader_bound.draw(loader_bound.points(runs_table(tree.runs))))
-
-
-def test_failed_half_is_no_bound(tree: Tree, make_run: MakeRun) -> None:
-    three(make_run, 15.0, None, 20.0)
-    make_run(work="load", status="failed", rows=[])
-    assert only(tree)["limit"] == "failed: loader alone"
+    if halves == (None, 20.0):
+        make_run(work="load", status="failed", rows=[])
+        assert only(tree)["limit"] == "failed: loader alone"
 
 
 def test_one_run_of_each_cannot_say_what_limits(tree: Tree, make_run: MakeRun) -> None:
@@ -107,39 +95,28 @@ def test_one_run_of_each_cannot_say_what_limits(tree: Tree, make_run: MakeRun) -
     assert math.isnan(row["ratio_low"])
 
 
-# What test_pooling does not walk.
-OF_LOADING: list[tuple[dict[str, Any], bool]] = [
-    ({"loader": "turbo"}, False),
-    ({"data_format": "tfrecord"}, False),
-    ({"strategy": "ddp", "gpus_per_node": 2}, False),
-    ({"model": "resnet18"}, True),
-    ({"strategy": "horovod"}, True),
-]
-OF_TRAINING: list[tuple[dict[str, Any], bool]] = [
-    ({"model": "resnet18"}, False),
-    ({"strategy": "horovod"}, False),
-    ({"study": "another"}, False),
-]
-
-
 @pytest.mark.parametrize(
-    ("half", "other", "found"),
-    [("loading", *case) for case in OF_LOADING] + [("training", *case) for case in OF_TRAINING],
+    ("loading", "training", "limit"),
+    [
+        ({"loader": "turbo"}, {}, "not measured: loader alone"),
+        ({"data_format": "tfrecord"}, {}, "not measured: loader alone"),
+        ({"strategy": "ddp", "gpus_per_node": 2}, {}, "not measured: loader alone"),
+        ({"model": "resnet18"}, {"model": "resnet18"}, "not measured: synthetic"),
+        ({"strategy": "horovod"}, {"strategy": "horovod"}, "not measured: synthetic"),
+        ({}, {"study": "another"}, "not measured: synthetic"),
+    ],
 )
 def test_a_half_agrees_in_what_it_depends_on(
-    tree: Tree, make_run: MakeRun, half: str, other: dict[str, Any], found: bool
+    tree: Tree, make_run: MakeRun, loading: dict, training: dict, limit: str
 ) -> None:
+    """Other fields than those that test_pooling walks."""
     measure(make_run, 15.0)
-    measure(make_run, 20.0, work="load", **other if half == "loading" else {})
-    measure(make_run, 18.0, **{"loader": "synthetic"} | (other if half == "training" else {}))
-    row = only(tree)
-    assert (row[f"{half}_n"] == 3) == found
-    assert row["limit"].startswith("not measured: ") != found
+    measure(make_run, 20.0, work="load", **loading)
+    measure(make_run, 18.0, **{"loader": "synthetic"} | training)
+    assert only(tree)["limit"] == limit
 
 
-def test_figure_says_what_limits_and_leaves_out_what_has_no_bound(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_what_has_no_bound_is_not_drawn(tree: Tree, make_run: MakeRun) -> None:
     three(make_run, 15.0, 200.0, 20.0, loader="dali_cpu", data_format="tfrecord")
     measure(make_run, 15.0, loader="native", data_format="tfrecord")
     figure = loader_bound.draw(loader_bound.points(runs_table(tree.runs)))
@@ -172,9 +149,8 @@ def test_of_alike_halves_both_are_the_bound(tree: Tree, make_run: MakeRun) -> No
     assert row["ratio_low"] < 15.0 / 20.0 < 15.0 / 19.0 < row["ratio_high"]
 
 
-def test_of_halves_far_apart_the_smaller_is_the_bound_even_if_that_is_not_sure(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_of_halves_far_apart_the_smaller_is_the_bound(tree: Tree, make_run: MakeRun) -> None:
+    """Even if it is not sure which half is smaller."""
     for repeat, factor in enumerate((0.5, 2.0)):
         make_run(IMAGES / 20.0 * factor, repeat=repeat, work="load")
         make_run(IMAGES / 30.0, repeat=repeat, loader="synthetic")
