@@ -21,15 +21,11 @@ def made(make_run: MakeRun, strategy: str, *gib: float | None, **fields) -> None
     make_run(rows=rows, study="sharding", strategy=strategy, **common)
 
 
-@pytest.fixture
-def study(make_run: MakeRun) -> None:
+def test_a_row_is_the_most_of_warm_epochs_and_its_share(tree: Tree, make_run: MakeRun) -> None:
     made(make_run, "ddp", 9.0, 1.5, 1.6)
     made(make_run, "ddp", 9.0, 1.5, 1.4, repeat=1)
     made(make_run, "deepspeed", 9.0, 1.0, 1.0, deepspeed_zero_stage=2)
     made(make_run, "fsdp", 9.0, 0.5, 0.75)
-
-
-def test_a_configuration_has_the_most_of_its_warm_epochs(tree: Tree, study: None) -> None:
     points = memory_points(runs_table(tree.runs))
     assert points["label"].tolist() == ["PyTorch-FSDP", "DeepSpeed", "PyTorch-DDP"]
     assert points["value"].tolist() == pytest.approx([0.75, 1.0, 1.6])
@@ -37,6 +33,12 @@ def test_a_configuration_has_the_most_of_its_warm_epochs(tree: Tree, study: None
     assert points["n"].tolist() == [1, 1, 2]
     shares = [1.5, 2.0, 3.0]  # of two ranks: all in halves; weights whole; everything whole
     assert (points["state"] * GIB).tolist() == pytest.approx([4 * PARAMETERS * s for s in shares])
+    figure = draw_memory(points)
+    (ax,) = figure.axes
+    assert rows(figure)[0] == "PyTorch-FSDP"
+    drawn = next(line for line in ax.lines if len(line.get_xdata()) == 3)
+    assert list(drawn.get_ydata()) == [0, 1, 2]
+    assert "memory above that before the network" in words(figure)
 
 
 def test_the_share_of_fsdp_with_accumulation_is_not_known(tree: Tree, make_run: MakeRun) -> None:
@@ -54,18 +56,8 @@ def test_the_state_of_a_rank_is_that_of_zero(shards: int, momentum: bool, number
     assert state_bytes(100, shards, 4, momentum) == 4 * 100 * numbers
 
 
-def test_a_study_of_one_strategy_and_records_without_memory_are_left_out(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_one_strategy_is_no_comparison(tree: Tree, make_run: MakeRun) -> None:
+    """The record of the other one has no memory."""
     made(make_run, "ddp", None, 1.5)
     made(make_run, "fsdp", None, None)
     assert memory_points(runs_table(tree.runs)).empty
-
-
-def test_a_row_for_each_configuration_and_its_share(tree: Tree, study: None) -> None:
-    figure = draw_memory(memory_points(runs_table(tree.runs)))
-    (ax,) = figure.axes
-    assert rows(figure)[0] == "PyTorch-FSDP"
-    shares = next(line for line in ax.lines if len(line.get_xdata()) == 3)
-    assert list(shares.get_ydata()) == [0, 1, 2]
-    assert "memory above that before the network" in words(figure)

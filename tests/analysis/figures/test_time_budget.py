@@ -8,18 +8,12 @@ import pytest
 from ddl_core.timing import Spent
 from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.figures.shares import (
-    BUDGET,
-    CAUSES,
-    TRAINING,
-    draw_epochs,
-    epoch_points,
-)
+from ddl_tools.analysis.figures.shares import BUDGET, CAUSES, TRAINING, draw_epochs, epoch_points
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, epoch_row
-from tests.analysis.drawn import beside
+from tests.analysis.drawn import beside, configurations
 
 BASE = {"start": 0.5, "data": 1.5, "compute": 16.0, "transfer": 0, "waiting": 0, "update": 2.0,
         "end": 0.0}  # fmt: skip
@@ -55,6 +49,9 @@ def test_shares_are_of_the_warm_epoch_with_its_evaluation(tree: Tree, make_run: 
     assert shares == pytest.approx({name: s / 25 for name, s in BASE.items()} | {"evaluation": 0.2})
     assert points["value"].sum() == pytest.approx(1, abs=1e-9)
     assert points[["loss", "efficiency"]].isna().all(axis=None)  # the base has lost nothing
+    figure = draw_epochs(points)
+    assert [text.split() for text in beside(figure)[1:]] == [["1"]]
+    assert title_of(figure).startswith("Compute takes ")
 
 
 def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -> None:
@@ -62,9 +59,7 @@ def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -
     measure(make_run, GROWN, evaluation_s=5.0, gpus_per_node=2)
     points = budget(tree)
     efficiency = 20.0 / (2 * 15.0)  # E_G = G0 T_G0 / (G T_G)
-    assert points[points["world_size"] == 2]["efficiency"].tolist() == pytest.approx(
-        [efficiency] * len(CAUSES)
-    )
+    assert points["efficiency"].dropna().tolist() == pytest.approx([efficiency] * len(CAUSES))
     losses = by_cause(points, 2, "loss")
     # 2 workers x 15 s = 30 worker-seconds an epoch; ideal were the 20 of the base
     expected = {name: (2 * GROWN[name] - BASE[name]) / 30 for name in TRAINING}
@@ -74,24 +69,12 @@ def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -
     assert pd.isna(losses["evaluation"])
 
 
-def test_the_answer_names_what_efficiency_was_lost_to(tree: Tree, make_run: MakeRun) -> None:
-    measure(make_run, BASE)
-    measure(make_run, GROWN, gpus_per_node=2)
-    (text,) = ANSWERS["time_budget"].sentences(budget(tree))
-    lost = "efficiency 0.67; lost to transfer 13 %, waiting 10 %, compute 7 %, other 3 %; of an"
-    assert lost in text
-    assert "compute 60 %" in text
-
-
-def test_efficiency_is_that_of_all_figures_and_losses_add_up_to_it(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_efficiency_is_that_of_all_figures(tree: Tree, make_run: MakeRun) -> None:
     """The mean over repeats of times, 0.70, is not the ratio of throughputs."""
     for repeat, slower in enumerate((1.0, 1.5, 4.0)):
         measure(make_run, {name: slower * s for name, s in BASE.items()}, repeat=repeat)
         measure(make_run, GROWN, gpus_per_node=2, repeat=repeat)
-    runs = runs_table(tree.runs)
-    efficiency = configuration_table(runs).set_index("world_size").loc[2, "efficiency"]
+    efficiency = configurations(tree).set_index("world_size").loc[2, "efficiency"]
     points = budget(tree)
     assert set(points["efficiency"].dropna()) == {efficiency}
     assert efficiency == pytest.approx(20 * 6 ** (1 / 3) / 30)
@@ -108,52 +91,40 @@ def test_repeats_are_averaged_and_their_extremes_told(tree: Tree, make_run: Make
     assert row["worker_s_per_image"] == pytest.approx(26 / 320)
 
 
-def test_runs_that_do_not_tell_are_no_part_of_it(tree: Tree, make_run: MakeRun) -> None:
-    make_run(rows=[epoch_row(0), epoch_row(1, spent=None)])  # of an older version
+def test_runs_that_do_not_tell_are_counted_and_left_out(tree: Tree, make_run: MakeRun) -> None:
+    make_run(strategy="horovod", rows=[epoch_row(0), epoch_row(1, spent=None)])  # an older version
     make_run(work="load", repeat=1)
     measure(make_run, BASE)
     measure(make_run, BASE, repeat=2, status="failed")
     points = budget(tree)
-    points = points[points["cause"].notna()]
-    assert set(points["strategy"]) == {"ddp"}
-    assert set(points["n"]) == {1}
-    assert set(points["failed"]) == {1}
-
-
-def test_a_configuration_that_does_not_tell_is_counted_beside_one_that_does(
-    tree: Tree, make_run: MakeRun
-) -> None:
-    measure(make_run, BASE)
-    make_run(strategy="horovod", rows=[epoch_row(0), epoch_row(1, spent=None)])
-    points = budget(tree)
-    silent = points[points["cause"].isna()]
+    silent, told = points[points["cause"].isna()], points[points["cause"].notna()]
     assert silent[["strategy", "n"]].to_numpy().tolist() == [["horovod", 0]]
     assert "Without this account, not drawn (CSV): 1." in caption_of(draw_epochs(points))
+    assert told[["strategy", "n", "failed"]].drop_duplicates().to_numpy().tolist() == [
+        ["ddp", 1, 1]
+    ]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_records_whose_backward_pass_waits_are_not_drawn(tree: Tree, make_run: MakeRun) -> None:
+    for fields in (
+        {"strategy": "ddp"},
         {"strategy": "deepspeed", "deepspeed_zero_stage": 2},
         {"strategy": "deepspeed", "deepspeed_zero_stage": 1, "deepspeed_overlap_comm": True},
         {"strategy": "ddp", "ddp_compression": "powersgd", "checkpoint_every": 0},
-    ],
-)
-def test_older_records_whose_backward_pass_waits_are_named_and_not_drawn(
-    tree: Tree, make_run: MakeRun, fields: dict[str, Any]
-) -> None:
-    measure(make_run, BASE, gpus_per_node=2)
-    measure(make_run, GROWN, gpus_per_node=2, **fields)
-    points = budget(tree)
-    assert points.groupby("panel")["cause"].count().sort_values().tolist() == [0, len(CAUSES)]
+    ):
+        measure(make_run, BASE, gpus_per_node=2, **fields)
+    counts = budget(tree).groupby("panel")["cause"].count()
+    assert sorted(counts) == [0, 0, 0, len(CAUSES)]
 
 
-def test_the_figure_shows_grown_configurations_and_their_largest_costs(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_grown_configurations_are_shown_with_their_costs(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run, BASE)
     measure(make_run, GROWN, gpus_per_node=2)
     points = budget(tree)
+    (text,) = ANSWERS["time_budget"].sentences(points)
+    lost = "efficiency 0.67; lost to transfer 13 %, waiting 10 %, compute 7 %, other 3 %; of an"
+    assert lost in text
+    assert "compute 60 %" in text
     figure = draw_epochs(points)
     (ax,) = figure.axes
     (told,) = beside(figure)[1:]
@@ -169,10 +140,3 @@ def test_the_figure_shows_grown_configurations_and_their_largest_costs(
     shares = by_cause(points, 2, "value")
     assert max(widths) == pytest.approx(shares["compute"])
     assert any(width == pytest.approx(shares["start"] + shares["data"]) for width in widths)
-
-
-def test_bases_alone_are_drawn_all_the_same(tree: Tree, make_run: MakeRun) -> None:
-    measure(make_run, BASE)
-    figure = draw_epochs(budget(tree))
-    assert [text.split() for text in beside(figure)[1:]] == [["1"]]
-    assert title_of(figure).startswith("Compute takes ")
