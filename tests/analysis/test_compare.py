@@ -48,14 +48,12 @@ def measure(make_run: MakeRun, **about: Any) -> None:
 def test_the_spread_is_that_of_starts_not_of_the_drift(tree: Tree, make_run: MakeRun) -> None:
     measure(make_run)
     found = spread(study(), tree)
-    assert found is not None
     assert found.log_sd == pytest.approx(SD)
     assert found.source == "23 degrees of freedom of this machine's records"
     line = resolves(study(repeats=8), tree)
     # t of 7 degrees of freedom, 2.365, times 0.2 / sqrt(8), on the log scale
     assert "8 starts resolve a difference of 18.2%" in line
     needed = re.search(r"(\d+) would resolve 5% \(`repeats`\)", line)
-    assert needed is not None
     assert 60 < int(needed[1]) < 70
     for repeats in (1, 2):  # two would give the ratio to 500 %: no number that anybody could use
         line = resolves(study(repeats=repeats), tree)
@@ -70,7 +68,6 @@ def test_records_of_another_machine_tell_nothing(tree: Tree, make_run: MakeRun) 
     (tree.root / "published").mkdir()
     tree.runs.rename(tree.root / "published" / "runs")
     found = spread(study(), tree)  # better than none: what is published
-    assert found is not None
     assert found.source == "23 degrees of freedom of the published records"
 
 
@@ -79,7 +76,6 @@ def test_without_interleaving_repeats_count(tree: Tree, make_run: MakeRun) -> No
         make_run(20.0 * np.exp(0.1 * (-1) ** repeat), strategy="ddp", repeat=repeat)
     asked = study(interleaved=False, repeats=3)
     found = spread(asked, tree)
-    assert found is not None
     # Of a ratio of two such runs: the variances of both add.
     assert found.log_sd == pytest.approx(0.1 * np.sqrt(2), rel=0.05)
     assert "3 repeats resolve a difference of" in resolves(asked, tree)

@@ -56,7 +56,6 @@ def test_a_report_is_whole_and_stands_alone(sent: tuple[Tree, Path]) -> None:
     pages = sorted(str(one.relative_to(index.parent)) for one in index.parent.rglob("*.html"))
     text = index.read_text()
     study = find_study("laptop", tree)
-    assert study
     assert str(escape(study.question)) in text
     assert f"data:image/png;base64,{b64encode(b'a picture').decode()}" in text
     for fact in (MACHINE["cpu"], CODE["git_commit"][:8], "completed", str(tree.study("laptop"))):

@@ -8,14 +8,12 @@ from tests.analysis.conftest import MakeRun, epoch_row
 
 def test_the_paper_states_a_level_and_three_batches() -> None:
     found = of_paper("resnet50", "imagenet", 90)
-    assert found is not None
     assert found.at(4096) == (("step", "cosine", "exponential"), Span(77, 76, 78))
     assert found.at(256) == found.at(4096)
     assert found.at(8192)[1] == Span(74, 73, 75)
     assert found.at(65536) == (("exponential",), Span(52, 51, 53))
     schedules, between = found.at(32768)
     assert schedules == ("exponential",)
-    assert between is not None
     assert (between.low, between.high) == (51, 75)
     assert 52 < between.value < 74
     assert found.at(131072)[1] == Span(52, 0, 53)
@@ -30,7 +28,6 @@ def test_records_give_the_accuracy_of_their_last_epoch(tree: Tree, make_run: Mak
             rows = [epoch_row(0), epoch_row(1), epoch_row(1, "eval", top1=top1 + shift)]
             make_run(rows=rows, repeat=repeat, study="one", optimizer=optimizer)
     found = of_records(tree, "resnet50", "sample", 2)
-    assert found is not None
     assert found.source == "records of one"
     schedules, span = found.at(16)
     assert schedules == ("step",)
