@@ -10,11 +10,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddl_core.errors import RecordError
-from ddl_tools.analysis import redraw as redrawing
 from ddl_tools.analysis import result_page
 from ddl_tools.analysis.plot.canvas import save_figure
 from ddl_tools.analysis.questions import QUESTIONS, has_answer
-from ddl_tools.analysis.redraw import Redrawn, pictures, redraw
+from ddl_tools.analysis.redraw import Redrawn, pictures, redraw, tables_of
 from ddl_tools.analysis.tables import write_tables
 from ddl_tools.records.damage import REMEDY
 from ddl_tools.records.ledger import write_study
@@ -24,14 +23,8 @@ from tests.analysis.conftest import SPEC, MakeRun, epoch_row
 from tests.analysis.drawn import draw_only
 
 # These show what is stated; the others nothing but runs.
-OF_THE_PAPER = {
-    "efficiency",
-    "kernel_shares",
-    "scaling_bands",
-    "advice",
-    "schedules",
-    "accuracy_vs_batch_size",
-}
+OF_THE_PAPER = {"efficiency", "kernel_shares", "scaling_bands", "advice", "schedules",
+                "accuracy_vs_batch_size"}  # fmt: skip
 
 
 def shown(done: Redrawn) -> dict[str, set[str]]:
@@ -48,15 +41,13 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, "comparison", "learning_curves", "efficiency")
 
 
-def test_redraw_without_runs_draws_the_paper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_runs_the_paper_is_drawn(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, *QUESTIONS)
-    Tree(tmp_path).runs.mkdir()
-    done = redraw(Tree(tmp_path), figures=tmp_path / "figures")
+    tree.runs.mkdir(parents=True)
+    done = redraw(tree, figures=tree.figures)
     assert shown(done) == {"paper": OF_THE_PAPER}
     assert len(done.files) == 4 * len(OF_THE_PAPER)
-    table = pd.read_csv(tmp_path / "figures" / "paper" / "efficiency.csv")
+    table = pd.read_csv(tree.figures / "paper" / "efficiency.csv")
     assert set(table["source"]) == {"stated", "derived"}
     assert done.summary() == []
 
@@ -72,9 +63,7 @@ def test_a_folder_without_runs_is_no_folder_of_results(tree: Tree, make_run: Mak
 
 
 @pytest.mark.usefixtures("few_figures")
-def test_runs_that_the_corrected_study_does_not_plan_are_not_drawn(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_runs_that_a_corrected_study_lacks_are_not_drawn(tree: Tree, make_run: MakeRun) -> None:
     dead = make_run(status="failed", rows=[], eval_images=8)
     now = make_run(eval_images=6, strategy="ddp")
     make_run(study="other")
@@ -142,31 +131,19 @@ def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: Ma
 @pytest.mark.usefixtures("few_figures")
 def test_a_study_called_paper_does_not_lie_with_the_papers(tree: Tree, make_run: MakeRun) -> None:
     make_run(study="paper")
+    make_run(study="lost", status="failed", rows=[])
     done = redraw(tree, figures=tree.figures)
     assert set(shown(done)) == {"paper", "paper+"}
     assert shown(done)["paper"] == {"efficiency"}
     assert pictures(done, "paper")[0].parent.name == "paper+"
+    assert "lost (1 runs: 1 failed): IN NO FIGURE" in done.summary()
 
 
-@pytest.mark.usefixtures("few_figures")
-def test_runs_that_were_all_lost_are_no_figure_and_it_is_said(
-    tree: Tree, make_run: MakeRun
-) -> None:
-    make_run(status="failed", rows=[])
-    done = redraw(tree, figures=tree.figures)
-    assert set(shown(done)) == {"paper"}
-    assert done.summary()[0] == "laptop (1 runs: 1 failed): IN NO FIGURE"
-
-
-def test_accuracies_that_all_diverged_are_drawn(
-    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw_only(monkeypatch, "accuracy_vs_batch_size")
+def test_accuracies_that_all_diverged_are_shown(tree: Tree, make_run: MakeRun) -> None:
     for schedule in ("step", "cosine"):
         rows = [epoch_row(0, loss=math.nan), epoch_row(0, "eval", top1=0.1)]
         make_run(rows=rows, schedule=schedule)
-    done = redraw(tree, figures=tree.figures, studies=["laptop"])
-    assert "accuracy_vs_batch_size" in shown(done)["laptop"]
+    assert answered(tree, "accuracy_vs_batch_size") == ["accuracy_vs_batch_size"]
 
 
 DAMAGES = {
@@ -227,26 +204,25 @@ def test_the_notes_of_a_tree_are_those_of_their_study(tree: Tree) -> None:
     assert result_page.notes(tree, "other") == []
 
 
-@pytest.mark.parametrize(("sizes", "drawn"), [((1, 2), False), ((1, 2, 4), True)])
-def test_a_curve_needs_three_sizes(
-    tree: Tree, make_run: MakeRun, sizes: tuple[int, ...], drawn: bool
-) -> None:
-    for size in sizes:
+def answered(tree: Tree, *names: str) -> list[str]:
+    """Return which of these figures the runs of the laptop study have an answer for."""
+    tables = tables_of(tree, "laptop", *write_tables(tree, "laptop"))
+    asked = ((name, QUESTIONS[name]) for name in names)
+    return [name for name, one in asked if has_answer(one.chosen(tables), one, of_runs=True)]
+
+
+def test_a_curve_needs_three_sizes(tree: Tree, make_run: MakeRun) -> None:
+    curves = ["throughput_vs_workers", "efficiency", "throughput_vs_batch_size"]
+    for size, drawn in ((1, []), (2, []), (4, curves)):
         make_run(20 / size, strategy="ddp", gpus_per_node=size)
         make_run(20 / size, strategy="horovod", gpus_per_node=2, local_batch_size=16 * size)
-    tables = redrawing.tables_of(tree, "laptop", *write_tables(tree, "laptop"))
-    for name in ("throughput_vs_workers", "efficiency", "throughput_vs_batch_size"):
-        question = QUESTIONS[name]
-        assert has_answer(question.chosen(tables), question, of_runs=True) == drawn
+        assert answered(tree, *curves) == drawn
 
 
-def test_a_loader_without_a_bound_has_no_figure_of_bounds(
-    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ("loader_bound", "comparison")
-    draw_only(monkeypatch, *names)
+def test_a_loader_without_a_bound_has_no_figure_of_bounds(tree: Tree, make_run: MakeRun) -> None:
+    names = ["loader_bound", "comparison"]
     make_run()
-    assert shown(redraw(tree, figures=tree.figures)) == {"laptop": {"comparison"}}
+    assert answered(tree, *names) == ["comparison"]
     make_run(loader="synthetic")
     make_run(work="load")
-    assert shown(redraw(tree, figures=tree.figures)) == {"laptop": {*names}}
+    assert answered(tree, *names) == names

@@ -69,9 +69,10 @@ def test_a_report_is_whole_and_stands_alone(sent: tuple[Tree, Path]) -> None:
             assert ((index.parent / page).parent / link).is_file(), (page, link)
     assert set(LINK.findall(index.read_text())) == {*pages, "tables/laptop.csv"} - {"index.html"}
     assert "rank 0 &lt;begins&gt;" in (index.parent / book).read_text()
-    assert "18 runs: 18 completed" in (index.parent / "11_throughput.html").read_text()
-    assert 'src="data:image/png' in (index.parent / "11_throughput.html").read_text()
-    assert "import load" not in (index.parent / "11_throughput.html").read_text()
+    text = (index.parent / "11_throughput.html").read_text()
+    assert "18 runs: 18 completed" in text
+    assert 'src="data:image/png' in text
+    assert "import load" not in text
 
 
 @pytest.fixture
@@ -88,9 +89,7 @@ def page(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return path
 
 
-def test_a_notebook_that_fails_costs_no_older_report(
-    tree: Tree, page: Path, tmp_path: Path
-) -> None:
+def test_a_failing_notebook_costs_no_older_report(tree: Tree, page: Path, tmp_path: Path) -> None:
     target = tmp_path / "report"
     write_report(tree, target)
     before = {one: one.read_bytes() for one in target.rglob("*") if one.is_file()}
@@ -103,23 +102,20 @@ def test_a_notebook_that_fails_costs_no_older_report(
     assert not list(tmp_path.glob(".report-*"))
 
 
-@pytest.mark.parametrize("names", [["letter.txt"], ["index.html", "data/results.csv"]])
-def test_what_is_no_report_is_not_replaced(
-    tree: Tree, make_run: MakeRun, tmp_path: Path, names: list[str]
-) -> None:
+def test_what_is_no_report_is_not_replaced(tree: Tree, make_run: MakeRun, tmp_path: Path) -> None:
     make_run()
-    folder = tmp_path / "own"
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("mine")
-    with pytest.raises(RecordError, match="--to"):
-        write_report(tree, folder)
-    assert all((folder / name).read_text() == "mine" for name in names)
+    for names in (["letter.txt"], ["index.html", "data/results.csv"]):
+        folder = tmp_path / names[0]
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("mine")
+        with pytest.raises(RecordError, match="--to"):
+            write_report(tree, folder)
+        assert all((folder / name).read_text() == "mine" for name in names)
 
 
-def test_a_report_replaces_a_report_and_nothing_that_was_put_beside_it(
-    tree: Tree, page: Path, tmp_path: Path
-) -> None:
+def test_a_report_replaces_a_report_alone(tree: Tree, page: Path, tmp_path: Path) -> None:
+    """Nothing that was put beside it."""
     target = tmp_path / "report"
     (target / "empty").mkdir(parents=True)
     index = write_report(tree, target)
@@ -141,9 +137,7 @@ def test_without_any_run_there_is_no_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-def test_on_a_phone_a_page_is_as_wide_as_the_screen_and_its_pictures_are_there(
-    sent: tuple[Tree, Path], browser: Any
-) -> None:
+def test_a_page_fits_a_phone_with_its_pictures(sent: tuple[Tree, Path], browser: Any) -> None:
     _, index = sent
     screen = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -10,33 +11,27 @@ import pytest
 from ddl_core.errors import RecordError
 from ddl_tools.analysis import tables
 from ddl_tools.records.paths import RunFiles, Tree
-from tests.analysis.conftest import MakeRun, epoch_row, turned
+from tests.analysis.conftest import CODE, MakeRun, epoch_row, turned
 
 
-def only_row(tree: Tree) -> pd.Series:
-    table = tables.runs_table(tree.runs)
-    assert len(table) == 1
-    return table.iloc[0]
+def only_row(tree: Tree) -> dict[str, Any]:
+    (row,) = tables.runs_table(tree.runs).to_dict("records")
+    return row
 
 
 def test_numbers_of_a_run(tree: Tree, make_run: MakeRun) -> None:
     make_run(20.0, strategy="ddp", gpus_per_node=2, repeat=1)
     row = only_row(tree)
-    assert row["study"] == "laptop"
-    assert (row["strategy"], row["world_size"], row["global_batch_size"]) == ("ddp", 2, 32)
-    assert (row["train_epochs_warm"], row["images_per_epoch"]) == (2, 320)
-    assert row["throughput_samples_per_s"] == 16.0
-    assert row["throughput_samples_per_cpu_s"] == 10.0
-    assert row["runtime_s"] == 100 + 20 + 20
-    assert row["runtime_warm_epoch_s"] == 20
-    assert row["data_share"] == 0.1
-    assert row["step_s_median"] == 1.9
-    assert (row["eval_loss"], row["top1"], row["top5"]) == (6.25, 0.125, 0.5)
-    assert (row["machine"], row["cpu_cores"]) == ("Example(R) CPU @ 2.00GHz", 2)
-    assert row["load_average_1min"] == 0.5
-    assert row["git_commit"].startswith("01234567")
-    assert not row["git_dirty"]
-    assert not row["diverged"]
+    expected = {
+        **{"study": "laptop", "strategy": "ddp", "world_size": 2, "global_batch_size": 32},
+        **{"train_epochs_warm": 2, "images_per_epoch": 320, "diverged": False},
+        **{"throughput_samples_per_s": 16.0, "throughput_samples_per_cpu_s": 10.0},
+        **{"runtime_s": 100 + 20 + 20, "runtime_warm_epoch_s": 20, "data_share": 0.1},
+        **{"step_s_median": 1.9, "eval_loss": 6.25, "top1": 0.125, "top5": 0.5},
+        **{"machine": "Example(R) CPU @ 2.00GHz", "cpu_cores": 2, "load_average_1min": 0.5},
+        **{"git_commit": CODE["git_commit"], "git_dirty": False},
+    }
+    assert {name: row[name] for name in expected} == expected
 
 
 def test_throughput_is_all_images_over_all_training_time(tree: Tree, make_run: MakeRun) -> None:
@@ -80,15 +75,12 @@ def damaged(tree: Tree) -> pd.Series:
     """Return the row of the only damaged one of two runs."""
     table = tables.runs_table(tree.runs)
     assert tables.counts(table) == "2 runs: 1 completed, 1 damaged"
-    assert tables.windows_table(tree.runs)["run_id"].unique().tolist() == [
-        *tables.whole(table)["run_id"]
-    ]
+    whole = tables.whole(table)["run_id"].tolist()
+    assert tables.windows_table(tree.runs)["run_id"].unique().tolist() == whole
     return table[table["status"] == tables.DAMAGED].iloc[0]
 
 
-def test_a_damaged_record_is_a_row_of_which_nothing_is_believed(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_of_a_damaged_record_nothing_is_believed(tree: Tree, make_run: MakeRun) -> None:
     make_run(repeat=1)
     files = RunFiles(make_run())
     content = json.loads(files.record.read_text())
@@ -143,9 +135,8 @@ def test_windows_are_the_warm_epochs(tree: Tree, make_run: MakeRun) -> None:
     assert list(table) == list(tables.WINDOW_COLUMNS)
     ours, others = table[table["run_id"] == folder.name], table[table["run_id"] != folder.name]
     assert ours["epoch"].tolist() == [1, 2, 3]
-    places = ours[["block", "round", "place"]].values.tolist()
-    assert places == [["a", 0, 3], ["a", 1, 3], ["a", 2, 3]]
-    assert set(ours["reference"]) == {folder.name}
+    slots = ours[["block", "round", "place", "reference"]].values.tolist()
+    assert slots == [["a", number, 3, folder.name] for number in range(3)]
     assert ours["throughput_samples_per_s"].tolist()[1:] == [16.0, 32.0]
     assert ours["throughput_samples_per_cpu_s"].tolist()[1:] == [10.0, 5.0]
     assert len(others) == 2, "neither the cold epoch nor the evaluation"
