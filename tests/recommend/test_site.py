@@ -112,9 +112,8 @@ def said(result: Result) -> str:
     return " ".join(result.output.split())
 
 
-def test_a_second_call_shows_the_state_and_submits_nothing_twice(
-    images: Path, sbatch: Path, stand_ins: StandIns
-) -> None:
+@pytest.mark.usefixtures("sbatch")
+def test_a_second_call_submits_nothing_twice(images: Path, stand_ins: StandIns) -> None:
     assert "submitted: 6 jobs, 1, 2, 3, 4, 5, 6" in recommend(images).output
     items = runs()
     assert {item.spec.nodes for item in items} == {1, 2, 4}
@@ -198,15 +197,12 @@ def test_where_all_fail_the_cause_is_said(images: Path, sbatch: Path) -> None:
     assert "no configuration ran on localtest; on 1 node: DataError: its own" in said(refused)
 
 
-@pytest.mark.parametrize(
-    ("site", "message"),
-    [
+@pytest.mark.usefixtures("sbatch")
+def test_a_site_that_cannot_be_used_is_an_error(images: Path) -> None:
+    for site, message in (
         ("nowhere", "unknown site 'nowhere'; choose one of: frontier, generic"),
         ("juwels_booster", "name it with --account PROJECT"),
-    ],
-)
-@pytest.mark.usefixtures("sbatch")
-def test_a_site_that_cannot_be_used_is_an_error(images: Path, site: str, message: str) -> None:
-    refused = ddl("recommend", "--data", images, "--site", site)
-    assert refused.exit_code == 1
-    assert message in said(refused)
+    ):
+        refused = ddl("recommend", "--data", images, "--site", site)
+        assert refused.exit_code == 1
+        assert message in said(refused)
