@@ -1,14 +1,13 @@
 """Throughput and energy by hand, in tables and reports; no number without its method."""
 
 import pytest
-from click.testing import CliRunner
 
 from ddl_tools.analysis import metrics, tables
 from ddl_tools.analysis.run_report import run_energy, run_table
-from ddl_tools.cli import main
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 from tests.analysis.drawn import draw_only
+from tests.launch.running import ddl
 
 METHOD = "NVML counter, GPU boards"
 MEASURED = MACHINE | {"energy_method": METHOD, "energy_missing": "CPU: no RAPL counters"}
@@ -36,15 +35,18 @@ def test_units_by_hand() -> None:
     assert metrics.joules([epoch_row(1, energy_j=0.0)]) == 0.0
 
 
-@pytest.mark.parametrize("g_per_kwh", [metrics.WORLD_G_PER_KWH, 20.0])
-def test_a_row_has_the_energy_of_its_run(tree: Tree, make_run: MakeRun, g_per_kwh: float) -> None:
+def test_energy_of_a_run(tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_only(monkeypatch, "comparison")
     make_run(rows=ROWS, system=MEASURED)
-    (row,) = tables.runs_table(tree.runs, g_per_kwh).to_dict("records")
-    assert row["energy_j_per_image"] == 2500
-    assert row["energy_kwh"] == pytest.approx(1.01)
-    assert row["carbon_g_per_kwh"] == g_per_kwh
-    assert row["kg_co2e"] == pytest.approx(1.01 * g_per_kwh / 1000)
-    assert row["energy_method"] == METHOD
+    command = ("figures", "--study", "laptop", "--results", tree.root)
+    for words, grams in (((), metrics.WORLD_G_PER_KWH), (("--carbon-intensity", 20), 20.0)):
+        assert ddl(*command, *words).exit_code == 0
+        (row,) = tables.read_table(tree.tables / "laptop.csv").to_dict("records")
+        assert row["energy_j_per_image"] == 2500
+        assert row["energy_kwh"] == pytest.approx(1.01)
+        assert row["carbon_g_per_kwh"] == grams
+        assert row["kg_co2e"] == pytest.approx(1.01 * grams / 1000)
+        assert row["energy_method"] == METHOD
 
 
 def test_what_was_not_measured_stays_empty(tree: Tree, make_run: MakeRun) -> None:
@@ -55,18 +57,6 @@ def test_what_was_not_measured_stays_empty(tree: Tree, make_run: MakeRun) -> Non
     assert table[["energy_kwh", "carbon_g_per_kwh", "kg_co2e"]].isna().all(axis=None)
     assert table["energy_j_per_image"].isna().tolist() == [True, True, False]
     assert table["energy_method"].isna().tolist() == [True, False, False]
-
-
-def test_the_command_line_takes_the_intensity_of_the_electricity(
-    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw_only(monkeypatch, "comparison")
-    make_run(rows=ROWS, system=MEASURED)
-    command = ["figures", "--study", "laptop", "--results", str(tree.root)]
-    done = CliRunner().invoke(main, [*command, "--carbon-intensity", "20"])
-    assert done.exit_code == 0, done.output
-    table = tables.read_table(tree.tables / "laptop.csv")
-    assert table["kg_co2e"].tolist() == pytest.approx([0.0202])
 
 
 def test_a_report_names_the_method_and_what_is_missing(make_run: MakeRun) -> None:

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
 from ddl_core.errors import DataError
 from ddl_tools.analysis import nsys, tables
-from ddl_tools.cli import main
 from tests.analysis.conftest import MakeRun
+from tests.launch.running import ddl
 
 NAMES = {
     "{CONVOLUTION}": "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tile128x16",
@@ -96,7 +95,7 @@ def test_a_wrong_file_is_named_with_what_is_needed(tmp_path: Path, name: str) ->
 def test_the_command_prints_and_writes_the_table(tmp_path: Path) -> None:
     paths = [report(tmp_path, rank=rank) for rank in (0, 1)]
     out = tmp_path / "out.csv"
-    done = CliRunner().invoke(main, ["profile", "import", *map(str, paths), "--csv", str(out)])
+    done = ddl("profile", "import", *paths, "--csv", out)
     assert done.exit_code == 0, done.output
     (line,) = [row for row in done.output.splitlines() if str(paths[0]) in row]
     assert line.split()[-5:] == ["37.5", "0.0", "6.2", "50.0", "6.2"]

@@ -22,9 +22,8 @@ from ddl_tools.records.run import Attempt, RunRecord, append_epoch, write_record
 from tests.analysis.conftest import epoch_row
 from tests.analysis.drawn import beside
 
-SHARES = Shares(
-    compute=0.5, transfer=0.1, waiting=0.1, copies=0.05, data=0.05, other=0.15, idle=0.05
-)
+SHARES = Shares(compute=0.5, transfer=0.1, waiting=0.1, copies=0.05, data=0.05, other=0.15,
+                idle=0.05)  # fmt: skip
 
 
 def rank(number: int, on_gpu: bool) -> RankProfile:
@@ -55,8 +54,7 @@ def profiled(
     return directory
 
 
-def test_each_rank_has_its_shares(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
+def test_each_rank_has_its_shares(tree: Tree) -> None:
     profiled(tree, on_gpu=True)
     profiled(tree, on_gpu=False)
     table = profiles_table(tree)
@@ -80,20 +78,17 @@ def test_each_rank_has_its_shares(tmp_path: Path) -> None:
     assert len(table.groupby(["run_id", "rank"])) == 4
 
 
-def test_a_run_that_failed_or_whose_profile_is_gone_has_no_rows(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
+def test_a_run_that_failed_or_whose_profile_is_gone_has_no_rows(tree: Tree) -> None:
     profiled(tree, on_gpu=False, status="failed")
     RunFiles(profiled(tree, on_gpu=True)).profile.unlink()
     assert profiles_table(tree).empty
 
 
-def test_shares_of_a_configuration_are_means_over_its_ranks(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
+def test_shares_of_a_configuration_are_means_over_its_ranks(tree: Tree) -> None:
     directory = profiled(tree, on_gpu=False)
     profiled(tree, on_gpu=True)
-    other = SHARES.model_copy(update={"compute": 0.3, "waiting": 0.3})
     profile = read_profile(directory)
-    profile.ranks[1].shares = other
+    profile.ranks[1].shares = SHARES.model_copy(update={"compute": 0.3, "waiting": 0.3})
     write_profile(directory, profile)
     points = profile_points(profiles_table(tree), runs_table(tree.runs))
     for _, own in points.groupby("strategy"):
@@ -106,22 +101,16 @@ def test_shares_of_a_configuration_are_means_over_its_ranks(tmp_path: Path) -> N
     assert set(points[points["strategy"] == "ddp"]["overlapped"]) == {0.2}
 
 
-def test_the_figure_says_what_was_hidden_or_that_it_is_unknown(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    profiled(tree, on_gpu=False)
-    profiled(tree, on_gpu=True)
-    texts = sorted(text.split() for text in beside(drawn(tree))[1:])
+def test_the_figure_says_what_was_hidden_and_what_load_is_not_explained(tree: Tree) -> None:
+    """Two ranks with a compute thread and a loader process each explain a load of four."""
+    profiled(tree, on_gpu=False, load=4.0)
+    assert "Other programs" not in caption_of(drawn(tree))
+    profiled(tree, on_gpu=True, load=4.65)
+    figure = drawn(tree)
+    assert "Other programs ran: load average 4.7, own at most 4." in caption_of(figure)
+    texts = sorted(text.split() for text in beside(figure)[1:])
     assert texts == [["1", "20", "%"], ["1", "unknown"]]
 
 
 def drawn(tree: Tree) -> Figure:
     return draw_profiles(profile_points(profiles_table(tree), runs_table(tree.runs)))
-
-
-def test_the_caption_says_what_load_the_runs_do_not_explain(tmp_path: Path) -> None:
-    """Two ranks with a compute thread and a loader process each explain a load of four."""
-    tree = Tree(tmp_path)
-    profiled(tree, on_gpu=False, load=4.0)
-    assert "Other programs" not in caption_of(drawn(tree))
-    profiled(tree, on_gpu=True, load=4.65)
-    assert "Other programs ran: load average 4.7, own at most 4." in caption_of(drawn(tree))
