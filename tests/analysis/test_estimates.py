@@ -46,9 +46,8 @@ def test_a_reciprocal_and_an_efficiency_say_the_same_as_their_ratio() -> None:
     assert interval(reciprocal) == pytest.approx((1 / ratio.high, 1 / ratio.low))
     assert estimates.p_greater(ratio) == pytest.approx(estimates.p_less(reciprocal))
     half = estimates.scaled(ratio, 0.5)
-    assert (half.ratio, *interval(half)) == pytest.approx(
-        (ratio.ratio / 2, ratio.low / 2, ratio.high / 2)
-    )
+    expected = (ratio.ratio / 2, ratio.low / 2, ratio.high / 2)
+    assert (half.ratio, *interval(half)) == pytest.approx(expected)
     # Whether the efficiency is below 1 is whether the ratio is below 2.
     assert estimates.p_less(half) == pytest.approx(estimates.p_less(ratio, 2.0))
 
