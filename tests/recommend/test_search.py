@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from click.testing import Result
 
 from ddl_core.errors import DataError, LaunchError
 from ddl_core.registry import LOADERS, MODELS, STRATEGIES, Entry
@@ -206,21 +205,16 @@ def test_its_files_can_be_used(finished: Found) -> None:
     assert "<pre>use " in page
 
 
-def test_the_command_prints_the_answer_and_where_it_was_found(
-    finished: Found, request_: Request, tree: Tree
-) -> None:
+def test_the_command_prints_the_answer(finished: Found, request_: Request, tree: Tree) -> None:
     """Called a third time, with so little time that nothing more is measured."""
+    asked = ("--model", request_.model, "--data", request_.data_dir, "--image-size", 32)
+    limits = ("--minutes", MINUTES, "--workers", 2, "--results", tree.root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ddl_tools.recommend.search.FINISH_S", 60 * MINUTES)
-        said = command(request_, "--results", tree.root, "--workers", "2")
+        said = ddl("recommend", *asked, *limits)
     assert said.exit_code == 0, said.output
     assert "here: " in said.output
     assert f"\n{finished.answer.lines[0]}\n" in said.output
-
-
-def command(request: Request, *words: object) -> Result:
-    asked = ("--data", request.data_dir, "--minutes", MINUTES, "--image-size", 32)
-    return ddl("recommend", "--model", request.model, *asked, *words)
 
 
 def test_images_that_cannot_be_read_end_the_search(request_: Request, tmp_path: Path) -> None:
