@@ -27,9 +27,7 @@ def test_steps_of_the_committed_runs_are_calculated_within_five_percent() -> Non
         assert sorted(here, key=lambda name: here[name].predicted_s)[-2:] == deepspeed
 
 
-def test_inputs_are_the_step_on_one_node_and_the_measured_rate(
-    tree: Tree, make_run: MakeRun
-) -> None:
+def test_inputs_are_step_and_rate_of_one_node(tree: Tree, make_run: MakeRun) -> None:
     emulate(make_run)
     emulate(make_run, 0.5, nodes=2)
     emulate(make_run, 0.25, nodes=2, repeat=1)

@@ -61,9 +61,7 @@ def test_the_interval_contains_every_stated_time(model: str, one: Configuration)
 
 
 @ALL
-def test_time_falls_and_its_range_widens_with_the_number_of_gpus(
-    model: str, one: Configuration
-) -> None:
+def test_time_falls_and_its_range_widens_with_gpus(model: str, one: Configuration) -> None:
     spans = [one.hours(4 * 2**power, IMAGES) for power in range(11)]
     for before, after in itertools.pairwise(spans):
         assert after.low < before.low
