@@ -50,6 +50,14 @@ def epoch_row(epoch: int = 1, phase: str = "train", **changes: Any) -> EpochReco
     return EpochRecord(**fields)
 
 
+def curve(top1: Sequence[float], epochs: int = 0, **training: Any) -> list[EpochRecord]:
+    """Return the rows of a run that is evaluated evenly over its epochs, else after each."""
+    epochs = epochs or len(top1)
+    ends = [(number + 1) * epochs // len(top1) - 1 for number in range(len(top1))]
+    train = [epoch_row(end, top1=None, top5=None, **training) for end in ends]
+    return train + [epoch_row(end, "eval", top1=one) for end, one in zip(ends, top1, strict=True)]
+
+
 def evaluations(epochs: int, every: int) -> set[int]:
     """Return the epochs after which a run evaluates."""
     return {*range(every - 1, epochs, every), epochs - 1} if every else set()

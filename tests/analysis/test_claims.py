@@ -20,7 +20,7 @@ from ddl_tools.analysis.tables import (
     windows_table,
 )
 from ddl_tools.records.paths import PAPER, STUDIES, Tree
-from tests.analysis.conftest import GPU, MACHINE, MakeRun, epoch_row, in_blocks
+from tests.analysis.conftest import GPU, MACHINE, MakeRun, curve, epoch_row, in_blocks
 from tests.analysis.figures.test_libraries import trained
 
 CLAIMS = read_paper().claims
@@ -76,13 +76,6 @@ def loaders(make_run: MakeRun, dali_s: float, **fields: Any) -> None:
         about = {"strategy": strategy, "gpus": gpus} | fields
         measure(make_run, 20.0, **about)
         measure(make_run, dali_s, **about, loader="dali_cpu")
-
-
-def curve(top1: Sequence[float], epochs: int, loss: float = 1.0) -> list:
-    """Return the rows of a run that is evaluated evenly over its epochs."""
-    ends = [(number + 1) * epochs // len(top1) - 1 for number in range(len(top1))]
-    train = [epoch_row(end, loss=loss, top1=None, top5=None) for end in ends]
-    return train + [epoch_row(end, "eval", top1=one) for end, one in zip(ends, top1, strict=True)]
 
 
 def learn(

@@ -12,7 +12,7 @@ from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
-from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
+from tests.analysis.conftest import MACHINE, MakeRun, curve
 from tests.analysis.drawn import PAPER, points_of, words
 
 T_1, T_2 = 12.706, 4.302653  # Student's t, 97.5 %, of one and of two degrees of freedom
@@ -23,18 +23,6 @@ STUDY: dict[str, Any] = {
     "model": "resnet8",
     "train_images": 320,
 }
-
-
-def rows(top1s: list[float], loss: float = 1.0) -> list:
-    """Return what a run leaves: 20 s of training and an evaluation per epoch."""
-    return [
-        row
-        for epoch, top1 in enumerate(top1s)
-        for row in (
-            epoch_row(epoch, loss=loss, top1=None, top5=None),
-            epoch_row(epoch, "eval", top1=top1),
-        )
-    ]
 
 
 @pytest.fixture
@@ -48,9 +36,9 @@ def runs(make_run: MakeRun, tree: Tree) -> pd.DataFrame:
         ):
             fields = STUDY | {"schedule": schedule, "repeat": repeat}
             best = small + 0.02 * repeat
-            make_run(rows=rows([0.5, 0.75, best]), **fields)
+            make_run(rows=curve([0.5, 0.75, best]), **fields)
             loss = math.nan if schedule == "cosine" else 1.0
-            make_run(rows=rows([0.1, 0.2, large], loss), accumulation=20, **fields)
+            make_run(rows=curve([0.1, 0.2, large], loss=loss), accumulation=20, **fields)
     make_run(loader="synthetic")  # of the laptop study
     return runs_table(tree.runs)
 
@@ -76,7 +64,7 @@ def test_mean_spread_and_updates_by_hand(tree: Tree, make_run: MakeRun) -> None:
     step = row(measured(tree), "step", 16)
     assert (step["n"], step["value"]) == pytest.approx((2, 0.81))
     assert step[["low", "high"]].isna().all()
-    make_run(rows=rows([0.5, 0.75, 0.84]), **STUDY, schedule="step", repeat=2)
+    make_run(rows=curve([0.5, 0.75, 0.84]), **STUDY, schedule="step", repeat=2)
     points = measured(tree)
     step = row(points, "step", 16)
     half = T_2 * 0.02 / math.sqrt(3)
@@ -157,12 +145,12 @@ def twice(make_run: MakeRun, tree: Tree) -> pd.DataFrame:
     for repeat in range(3):
         for schedule, running, precise in (("cosine", 0.3, 0.6), ("exponential", 0.5, 0.55)):
             fields = STUDY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
-            left = rows([0.2, running + 0.01 * repeat])
+            left = curve([0.2, running + 0.01 * repeat])
             left[-1].precise_bn_top1 = precise + 0.01 * repeat
             make_run(rows=left, accumulation=20, **fields)
             more = fields | {"warmup_epochs": 3.0}
             if schedule == "cosine" and repeat:
-                make_run(rows=rows([0.2, 0.7 + 0.02 * repeat]), accumulation=20, **more)
+                make_run(rows=curve([0.2, 0.7 + 0.02 * repeat]), accumulation=20, **more)
     return runs_table(tree.runs)
 
 
@@ -202,7 +190,7 @@ def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run:
     ]
     for way in ways:
         for schedule in ("step", "cosine"):
-            make_run(rows=rows([0.1, 0.2]), **STUDY | {"schedule": schedule} | way)
+            make_run(rows=curve([0.1, 0.2]), **STUDY | {"schedule": schedule} | way)
     ours = measured(tree)
     assert ours["n"].tolist() == [1] * 6
     assert ours["label"].nunique() == 6
@@ -219,7 +207,7 @@ def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run:
 def test_a_network_is_judged_by_its_own_best(tree: Tree, make_run: MakeRun) -> None:
     for model, best in (("resnet18", 0.4), ("resnet50", 0.8)):
         for schedule in ("step", "cosine"):
-            make_run(rows=rows([0.1, best]), **STUDY | {"model": model, "schedule": schedule})
+            make_run(rows=curve([0.1, best]), **STUDY | {"model": model, "schedule": schedule})
     ours = measured(tree).set_index("model")
     assert ours.loc["resnet18", "target"].tolist() == pytest.approx([0.36, 0.36])
     assert set(ours["reached"]) == {1}

@@ -11,7 +11,7 @@ from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
-from tests.analysis.conftest import MakeRun, epoch_row
+from tests.analysis.conftest import MakeRun, curve
 from tests.analysis.drawn import configurations, points_of, words
 
 HOROVOD = ("torch", "tensorflow", "mxnet")  # that it works with
@@ -48,10 +48,7 @@ def trained(
     **fields: Any,
 ) -> None:
     """Write a run that trained three epochs and evaluated after each."""
-    rows = []
-    for epoch, value in enumerate(top1):
-        rows += [epoch_row(epoch, cold=epoch == 0, wall_s=wall_s),
-                 epoch_row(epoch, "eval", top1=value, top5=1.0)]  # fmt: skip
+    rows = curve(top1, wall_s=wall_s)
     asked = {"framework": library[0], "strategy": library[1], "dataset": "fashion_mnist", **fields}
     make_run(rows=rows, study="libraries", system=system(library[0]), **asked)
 

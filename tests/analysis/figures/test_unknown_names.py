@@ -10,7 +10,7 @@ from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
-from tests.analysis.conftest import MakeRun, epoch_row
+from tests.analysis.conftest import MakeRun, curve
 from tests.analysis.drawn import OF_RUNS, PAPER, points_of, words
 
 UNKNOWN = {
@@ -32,11 +32,9 @@ def runs(tree: Tree, make_run: MakeRun) -> pd.DataFrame:
             make_run(20 / size, **shape, model=model)
         for fields in ({"loader": "turbo"}, {"data_format": "tfrecord"}, {"work": "load"}):
             make_run(20 / size, **shape, **fields)
-    evaluated = [epoch_row(0), epoch_row(0, "eval", top1=0.5)]
-    for schedule in ("step", "cosine"):
-        for accumulation in (1, 20):
-            accuracy = {"study": "accuracy_tiny", "dataset": "fashion_mnist", "loader": "memory"}
-            make_run(rows=evaluated, schedule=schedule, accumulation=accumulation, **accuracy)
+    accuracy = {"study": "accuracy_tiny", "dataset": "fashion_mnist", "loader": "memory"}
+    for schedule, size in itertools.product(("step", "cosine"), (1, 20)):
+        make_run(rows=curve([0.5]), schedule=schedule, accumulation=size, **accuracy)
     return runs_table(tree.runs).replace(UNKNOWN)
 
 

@@ -8,15 +8,13 @@ from matplotlib.colors import to_rgb
 
 from ddl_core.registry import LOADERS, MODELS, STRATEGIES
 from ddl_tools.analysis.plot import style
+from tests.analysis.drawn import PAPER
 
 
 def test_every_name_in_the_paper_has_a_look() -> None:
-    from ddl_tools.analysis.paper import read_paper
-
-    stated = read_paper().efficiency
-    assert set(stated["strategy"]) <= STRATEGIES.keys()
-    assert set(stated["loader"]) <= {*LOADERS, "dali"}
-    assert set(stated["model"]) <= MODELS.keys()
+    assert set(PAPER.efficiency["strategy"]) <= STRATEGIES.keys()
+    assert set(PAPER.efficiency["loader"]) <= {*LOADERS, "dali"}
+    assert set(PAPER.efficiency["model"]) <= MODELS.keys()
 
 
 def test_formats_are_told_only_where_something_else_than_folders_is_read() -> None:
