@@ -19,7 +19,7 @@ from ddl_tools.records.damage import REMEDY
 from ddl_tools.records.ledger import write_study
 from ddl_tools.records.paths import ProbeFiles, RunFiles, Tree
 from ddl_tools.study import Study
-from tests.analysis.conftest import SPEC, MakeRun, epoch_row
+from tests.analysis.conftest import SPEC, MakeRun, curve
 from tests.analysis.drawn import draw_only
 
 # These show what is stated; the others nothing but runs.
@@ -141,8 +141,7 @@ def test_a_study_called_paper_does_not_lie_with_the_papers(tree: Tree, make_run:
 
 def test_accuracies_that_all_diverged_are_shown(tree: Tree, make_run: MakeRun) -> None:
     for schedule in ("step", "cosine"):
-        rows = [epoch_row(0, loss=math.nan), epoch_row(0, "eval", top1=0.1)]
-        make_run(rows=rows, schedule=schedule)
+        make_run(rows=curve([0.1], loss=math.nan), schedule=schedule)
     assert answered(tree, "accuracy_vs_batch_size") == ["accuracy_vs_batch_size"]
 
 
@@ -163,9 +162,12 @@ def test_damaged_records_are_named_and_the_others_are_drawn(tree: Tree, make_run
     broken = [make_run(strategy="ddp", repeat=repeat) for repeat in range(len(DAMAGES))]
     for run, damage in zip(broken, DAMAGES.values(), strict=True):
         damage(RunFiles(run))
+    probe = ProbeFiles(tree.probes / "here")
+    probe.directory.mkdir(parents=True)
+    probe.record.write_text("{")
     done = redraw(tree, figures=tree.figures)
-    assert len(done.damaged) == len(broken)
-    for line, run in zip(sorted(done.damaged), sorted(broken), strict=True):
+    (unread,) = [line for line in done.damaged if "probe.json" in line]
+    for line, run in zip(sorted({*done.damaged} - {unread}), sorted(broken), strict=True):
         assert line.startswith(f"{run}: ")
         assert line.endswith(REMEDY)
     assert "laptop (5 runs: 1 completed, 4 damaged): " in "\n".join(done.summary())
@@ -174,17 +176,6 @@ def test_damaged_records_are_named_and_the_others_are_drawn(tree: Tree, make_run
     assert table["strategy"].tolist() == ["single"]
     assert "Runs not drawn: 4 damaged" in (tree.figures / "laptop" / "README.md").read_text()
     assert "damaged" not in (tree.figures / "other" / "README.md").read_text()
-
-
-@pytest.mark.usefixtures("few_figures")
-def test_a_damaged_probe_stops_no_study(tree: Tree, make_run: MakeRun) -> None:
-    make_run()
-    probe = ProbeFiles(tree.probes / "here")
-    probe.directory.mkdir(parents=True)
-    probe.record.write_text("{")
-    done = redraw(tree, figures=tree.figures)
-    assert "probe.json" in done.damaged[0]
-    assert shown(done)["laptop"]
 
 
 def test_files_hold_no_date_and_no_program_and_numbers_of_six_digits(tmp_path: Path) -> None:
