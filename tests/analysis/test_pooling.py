@@ -122,10 +122,13 @@ def write(make_run: MakeRun) -> Write:
 
 
 def test_repeats_of_one_machine_are_pooled(tree: Tree, write: Write) -> None:
-    write(0)
-    same = {"papermill": "99"}  # it measures nothing
-    write(1, {"provenance": {"packages": PACKAGES | same}, "system": {"load_average_1min": 9.0}})
-    assert configurations(tree)["n"].tolist() == [2]
+    """Whatever differs in frameworks that they do not use, or measures nothing."""
+    unused = {field: changes for field, (changes, _) in OWN.items()}
+    unused["papermill"] = package("papermill") | {"system": {"load_average_1min": 9.0}}
+    for field, changes in unused.items():
+        write(0, study=named(field))
+        write(1, changes, study=named(field))
+    assert configurations(tree)["n"].tolist() == [2] * len(unused)
 
 
 def test_another_record_is_not_pooled(tree: Tree, write: Write) -> None:
@@ -136,13 +139,6 @@ def test_another_record_is_not_pooled(tree: Tree, write: Write) -> None:
     assert table["n"].tolist() == [1] * 2 * len(CHANGES)
     names = table[["study", "setting", "hardware"]].drop_duplicates()
     assert names["study"].value_counts().to_dict() == dict.fromkeys(map(named, CHANGES), 2)
-
-
-@pytest.mark.parametrize("field", OWN)
-def test_a_framework_divides_only_its_own_runs(tree: Tree, write: Write, field: str) -> None:
-    write(0)
-    write(1, OWN[field][0])
-    assert configurations(tree)["n"].tolist() == [2]
 
 
 def test_nodes_that_fill_up_are_one_series(tree: Tree, write: Write) -> None:
