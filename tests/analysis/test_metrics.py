@@ -1,9 +1,10 @@
-"""Throughput and energy by hand, in tables and reports; no number without its method."""
+"""Throughput and energy by hand, in tables and reports of a run; no number without its method."""
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ddl_tools.analysis import metrics, tables
-from ddl_tools.analysis.run_report import run_energy, run_table
+from ddl_tools.analysis.run_report import run_energy, run_figure, run_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
 from tests.analysis.drawn import draw_only
@@ -81,3 +82,21 @@ def test_a_report_names_the_method_and_what_is_missing(make_run: MakeRun) -> Non
 )
 def test_a_report_says_why_there_is_no_number(make_run: MakeRun, system, rows, reason) -> None:
     assert reason in run_energy(make_run(rows=rows, system=system))
+
+
+def test_run_that_only_loaded_has_a_throughput_and_no_loss(make_run: MakeRun) -> None:
+    rows = [epoch_row(epoch, loss=None, top1=None, top5=None, lr=None) for epoch in range(3)]
+    directory = make_run(work="load", rows=rows)
+    figure = run_figure(directory)
+    FigureCanvasAgg(figure).draw()
+    loss, speed = figure.axes
+    assert not loss.lines
+    assert [text.get_text() for text in loss.texts] == ["nothing was trained"]
+    assert len(speed.lines) == 2
+    assert len(run_table(directory)) == 3
+
+
+@pytest.mark.parametrize("rows", [[], [epoch_row(0)]], ids=["no epoch", "one"])
+def test_run_that_trained_does_not_say_so(make_run: MakeRun, rows: list) -> None:
+    loss, _ = run_figure(make_run(rows=rows)).axes
+    assert not loss.texts
