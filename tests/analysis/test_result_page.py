@@ -13,7 +13,6 @@ from tests.analysis.emulated import emulate
 
 LINK = re.compile(r"\]\(([^)#]+)\)")
 PAGES = sorted(FIGURES.glob("*/README.md"))
-MOST_ROWS = 10
 
 
 def links(page: Path) -> set[str]:
@@ -40,13 +39,11 @@ def test_each_figure_has_an_answer_in_numbers_and_a_short_table(page: Path) -> N
         assert 1 <= len(answers) <= 3
         assert all(re.search(r"\d", line) for line in answers)
         rows = [line for line in lines if line.startswith("| ")][2:]
-        assert 1 <= len(rows) <= MOST_ROWS
+        assert 1 <= len(rows) <= 10
         assert "nan" not in section
 
 
-def test_a_study_stands_with_its_machine_code_and_figures(
-    tree: Tree, laptop: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_of_a_study(tree: Tree, laptop: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, "comparison", "efficiency_emulated")
     for nodes in (1, 2, 4):
         emulate(laptop, nodes=nodes)

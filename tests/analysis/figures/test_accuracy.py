@@ -139,9 +139,8 @@ def test_captions_say_how_many_runs_and_which_interval(runs: pd.DataFrame) -> No
     assert "95 %" not in curves
 
 
-@pytest.fixture
-def twice(make_run: MakeRun, tree: Tree) -> pd.DataFrame:
-    """Return runs with two evaluations, of which one has cosine last and one has it first."""
+def test_both_evaluations_are_compared_by_seed(make_run: MakeRun, tree: Tree) -> None:
+    """Of the two evaluations one has cosine last, the other one has it first."""
     for repeat in range(3):
         for schedule, running, precise in (("cosine", 0.3, 0.6), ("exponential", 0.5, 0.55)):
             fields = STUDY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
@@ -151,10 +150,7 @@ def twice(make_run: MakeRun, tree: Tree) -> pd.DataFrame:
             more = fields | {"warmup_epochs": 3.0}
             if schedule == "cosine" and repeat:
                 make_run(rows=curve([0.2, 0.7 + 0.02 * repeat]), accumulation=20, **more)
-    return runs_table(tree.runs)
-
-
-def test_both_evaluations_are_compared_by_seed(twice: pd.DataFrame) -> None:
+    twice = runs_table(tree.runs)
     points = accuracy.batch_points(twice, PAPER)
     table = accuracy.differences(points).set_index(["label", "evaluation"])
     assert table["difference"].to_dict() == {

@@ -12,12 +12,12 @@ from ddl_tools.records.probe import write_probe
 from tests.doctor.made import answer, record, size
 
 
-def plant(root: Path, number: int, **changes: object) -> None:
+def plant(root: Path, number: int) -> None:
     """Write a probe of two ranks."""
     name = f"here-1x2-2026010{number // 10}T00000{number % 10}"
     sizes = [size(1024, 1e-4 * (number + 1)), size(2**28, 0.5)]
     ranks = [answer(0, all_reduce=sizes), answer(1)]
-    probe = record(*ranks, name=name, created_utc=f"2026-01-0{1 + number // 10}", **changes)
+    probe = record(*ranks, name=name, created_utc=f"2026-01-0{1 + number // 10}")
     write_probe(Tree(root).probes / name, probe)
 
 

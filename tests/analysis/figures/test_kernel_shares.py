@@ -1,42 +1,38 @@
 """Table 2 as points and as a figure: whole, summing to 1, its doubtful cells marked."""
 
-import pandas as pd
 import pytest
 
 from ddl_tools.analysis.figures.shares import KERNELS, draw_kernels, kernel_points
-from ddl_tools.analysis.paper import read_paper
+from tests.analysis.drawn import PAPER
+
+POINTS = kernel_points(PAPER)
 
 
-@pytest.fixture(scope="module")
-def points() -> pd.DataFrame:
-    return kernel_points(read_paper())
-
-
-def test_every_cell_is_there_and_each_row_sums_to_one(points: pd.DataFrame) -> None:
-    assert len(points) == 51 * len(KERNELS)
-    rows = points.groupby(["model", "loader", "world_size"])["value"]
+def test_every_cell_is_there_and_each_row_sums_to_one() -> None:
+    assert len(POINTS) == 51 * len(KERNELS)
+    rows = POINTS.groupby(["model", "loader", "world_size"])["value"]
     assert (rows.size() == len(KERNELS)).all()
     assert rows.sum().to_list() == pytest.approx([1] * 51)
-    assert points["value"].between(0, 1).all()
+    assert POINTS["value"].between(0, 1).all()
 
 
-def test_values_are_those_printed(points: pd.DataFrame) -> None:
-    cell = points.set_index(["model", "loader", "world_size", "kind"])["value"]
+def test_values_are_those_printed() -> None:
+    cell = POINTS.set_index(["model", "loader", "world_size", "kind"])["value"]
     assert cell["resnet50", "native", 512, "allreduce"] == pytest.approx(0.8261)
     assert cell["resnet152", "dali", 1024, "cudnn"] == pytest.approx(0.2699)
-    derived = points[points["source"] == "derived"]
+    derived = POINTS[POINTS["source"] == "derived"]
     assert set(derived["kind"]) == {"rest"}
 
 
-def test_the_values_that_two_rows_share_are_marked_in_both(points: pd.DataFrame) -> None:
-    suspects = points[points["suspect"]]
+def test_the_values_that_two_rows_share_are_marked_in_both() -> None:
+    suspects = POINTS[POINTS["suspect"]]
     rows = suspects[["model", "loader", "world_size"]].drop_duplicates()
     assert rows.to_numpy().tolist() == [["resnet101", "dali", 1024], ["resnet101", "native", 512]]
     assert suspects["value"].nunique() == 2
 
 
-def test_every_line_and_mark_is_drawn(points: pd.DataFrame) -> None:
-    figure = draw_kernels(points)
+def test_every_line_and_mark_is_drawn() -> None:
+    figure = draw_kernels(POINTS)
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert len(set(titles)) == 6
     assert all(len(ax.lines) == len(KERNELS) + 1 for ax in figure.axes)
@@ -44,4 +40,4 @@ def test_every_line_and_mark_is_drawn(points: pd.DataFrame) -> None:
     assert sorted(len(line.get_xdata()) for line in crosses) == [0, 0, 0, 0, 2, 2]
     drawn = {(x, y) for ax in figure.axes for line in ax.lines
              for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)}  # fmt: skip
-    assert drawn == set(zip(points["world_size"], points["value"], strict=True))
+    assert drawn == set(zip(POINTS["world_size"], POINTS["value"], strict=True))
