@@ -14,13 +14,13 @@ from ddl_tools.analysis import result_page
 from ddl_tools.analysis.plot.canvas import save_figure
 from ddl_tools.analysis.questions import QUESTIONS, has_answer
 from ddl_tools.analysis.redraw import Redrawn, pictures, redraw, tables_of
-from ddl_tools.analysis.tables import write_tables
+from ddl_tools.analysis.tables import runs_table, write_tables
 from ddl_tools.records.damage import REMEDY
 from ddl_tools.records.ledger import write_study
 from ddl_tools.records.paths import ProbeFiles, RunFiles, Tree
 from ddl_tools.study import Study
 from tests.analysis.conftest import SPEC, MakeRun, curve
-from tests.analysis.drawn import draw_only
+from tests.analysis.drawn import draw_only, points_of, words
 
 # These show what is stated; the others nothing but runs.
 OF_THE_PAPER = {"efficiency", "kernel_shares", "scaling_bands", "advice", "schedules",
@@ -142,7 +142,10 @@ def test_a_study_called_paper_does_not_lie_with_the_papers(tree: Tree, make_run:
 def test_accuracies_that_all_diverged_are_shown(tree: Tree, make_run: MakeRun) -> None:
     for schedule in ("step", "cosine"):
         make_run(rows=curve([0.1], loss=math.nan), schedule=schedule)
-    assert answered(tree, "accuracy_vs_batch_size") == ["accuracy_vs_batch_size"]
+    name = "accuracy_vs_batch_size"
+    assert answered(tree, name) == [name]
+    said = words(QUESTIONS[name].draw(points_of(name, runs_table(tree.runs))))
+    assert "Diverged: 2 runs." in said
 
 
 DAMAGES = {
