@@ -60,7 +60,7 @@ class RunSpec(BaseModel):
         "folder", description="format of the data: images in class folders, or TFRecord files"
     )
     image_size: int = Field(224, ge=8, le=4096, description="side of the training crop (pixels)")
-    classes: Positive = Field(1000, description="number of classes")
+    classes: Positive = Field(1000, description="outputs of the network, at least all classes")
     crop_min_area: float = Field(
         0.08, gt=0, le=1, description="smallest share of an image in a training crop"
     )
