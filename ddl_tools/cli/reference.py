@@ -25,8 +25,17 @@ FOLDER = PROJECT / "docs" / "reference"
 NAMES = ("cli", "cli-data", "cli-study", "run-fields", "records", "failures")
 PAGES = tuple(FOLDER / f"{name}.md" for name in NAMES)
 MODELS: tuple[type[BaseModel], ...] = (
-    *(run.RunRecord, run.Attempt, run.Failure, run.DataInfo, run.EpochRecord, Spent, run.Slot),
-    *(run.Emulation, ProfileRecord, RankProfile, Shares),
+    run.RunRecord,
+    run.Attempt,
+    run.Failure,
+    run.DataInfo,
+    run.EpochRecord,
+    Spent,
+    run.Slot,
+    run.Emulation,
+    ProfileRecord,
+    RankProfile,
+    Shares,
 )
 GROUPS = ("data", "study")  # groups of commands with a page of their own
 FIELD_OPTIONS = (
