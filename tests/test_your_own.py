@@ -70,12 +70,16 @@ def test_data_run_to_a_figure_and_are_learnt(tmp_path: Path) -> None:
     assert of_saved == written
 
 
+@pytest.mark.alone
 def test_a_network_and_a_loader_run_to_intervals_and_a_notebook(tmp_path: Path) -> None:
     """As the page says, with two starts in place of four, and images that are made faster."""
     installed = pages.install(ALL, tmp_path / "package", tmp_path / "installed")
     study = pages.files(ALL)["own.yaml"]
-    assert "\nrepeats: 4\n" in study
-    (tmp_path / "own.yaml").write_text(study.replace("repeats: 4", "repeats: 2"))
+    # More rounds: on a busy machine some of each start are disturbed, and left out.
+    for of_page, here in (("\nrepeats: 4\n", "\nrepeats: 2\n"), ("  epochs: 4\n", "  epochs: 10\n")):
+        assert of_page in study
+        study = study.replace(of_page, here)
+    (tmp_path / "own.yaml").write_text(study)
     write_pictures(tmp_path / "images", 640, 16)
     commands = [words for words in pages.commands(ALL) if words[:2] != ["data", "sample"]]
     said = "".join(pages.ddl(installed, tmp_path, *words) for words in commands)
