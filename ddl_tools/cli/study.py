@@ -99,7 +99,12 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     resolve, from the variation in earlier records of this machine.
     """
     from ddl_tools.analysis.design import resolves
-    from ddl_tools.launch.study import check_images, short_windows, without_throughput
+    from ddl_tools.launch.study import (
+        check_images,
+        networks_not_found,
+        short_windows,
+        without_throughput,
+    )
 
     images = check_images(ledger(definition, tree), tree, data_dir)
     if not dry_run:
@@ -109,7 +114,8 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     click.echo(counts(entries))
     interleaved = definition.interleave is not None
     discarded = without_throughput(runs, interleaved=interleaved, images=images)
-    _say(short_windows(runs), discarded, put_aside(definition.name, tree))
+    notes = short_windows(runs), discarded, networks_not_found(runs)
+    _say(*notes, put_aside(definition.name, tree))
     click.echo(resolves(definition, tree))
 
 

@@ -1,11 +1,13 @@
 """Plan a study and run what is left of it here: in order, or interleaved."""
 
 import itertools
+import re
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from ddl_core.config import RunSpec
@@ -147,6 +149,17 @@ def short_windows(runs: list[RunSpec]) -> str | None:
         f"{ENOUGH_IMAGES} images a GPU ({sizes}): the first batch and the loader's start are a "
         f"large part of it; min_steps_per_epoch: {enough} in the study makes it longer "
         "(docs/explanation/measurement.md)"
+    )
+
+
+def networks_not_found(runs: list[RunSpec]) -> str | None:
+    """Say which networks of your own are in no package that Python finds here; import none."""
+    names = sorted({run.model for run in runs if ":" in run.model})
+    if not (lost := [name for name in names if find_spec(re.split("[.:]", name)[0]) is None]):
+        return None
+    return (
+        f"not found: model {', '.join(lost)}; before the study starts, put the folder of the "
+        "module in PYTHONPATH (docs/how-to/use-your-model.md)"
     )
 
 

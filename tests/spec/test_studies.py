@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.registry import STRATEGIES
-from ddl_tools.launch.study import short_windows, without_throughput
+from ddl_tools.launch.study import networks_not_found, short_windows, without_throughput
 from ddl_tools.records.paths import PAPER, STUDIES
 from ddl_tools.study import Study
 
@@ -155,6 +155,12 @@ def test_windows_on_one_gpu_are_long_and_its_batch_is_large(name: str) -> None:
     assert any(run.compile for run in runs if run.work == "train")
     # Decoding alone takes as long either way.
     assert not any(run.compile for run in runs if run.work == "load")
+
+
+def test_a_network_that_python_does_not_find_is_told() -> None:
+    runs = [RunSpec(model=name) for name in ("resnet18", "ddl_core.models:resnet18", "gone.net:a")]
+    assert networks_not_found(runs[:2]) is None
+    assert "model gone.net:a;" in str(networks_not_found(runs))
 
 
 def test_short_windows_of_a_plan_are_told() -> None:
