@@ -51,9 +51,9 @@ def confirmation(first: pd.DataFrame, second: pd.DataFrame) -> Confirmation | No
     agree = gap <= np.hypot(
         *(np.log(both[f"ratio_high{end}"] / both[f"ratio_low{end}"]) / 2 for end in ("", "_second"))
     )
-    decided = both[both["decision"] != estimates.CANNOT_SAY]
+    decided = both[both["decision"] != estimates.INCONCLUSIVE]
     same = decided["decision"] == decided["decision_second"]
-    otherwise = ~same & (decided["decision_second"] != estimates.CANNOT_SAY)
+    otherwise = ~same & (decided["decision_second"] != estimates.INCONCLUSIVE)
     counts = (int(found.sum()) for found in (agree, decided["decision"].notna(), same, otherwise))
     return Confirmation(len(both), *counts)
 

@@ -20,7 +20,7 @@ ALPHA = 0.05
 MARGIN = 0.05
 LEAST_SHOWN = 3  # observations of an interval that is shown: that of two may be wider than the axis
 
-GREATER, LESS, EQUIVALENT, CANNOT_SAY = "greater", "less", "equivalent", "cannot say"
+GREATER, LESS, EQUIVALENT, INCONCLUSIVE = "greater", "less", "equivalent", "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def decision(estimate: Estimate, margin: float = MARGIN) -> str:
-    """Return what the interval of a ratio says: greater, less, equivalent, or cannot say.
+    """Return what the interval of a ratio says: greater, less, equivalent or inconclusive.
 
     A ratio whose whole interval lies within the margin is equivalent, even if 1 is not in it.
     Without an interval nothing can be said.
@@ -122,7 +122,7 @@ def decision(estimate: Estimate, margin: float = MARGIN) -> str:
         return EQUIVALENT
     if estimate.low > 1:
         return GREATER
-    return LESS if estimate.high < 1 else CANNOT_SAY
+    return LESS if estimate.high < 1 else INCONCLUSIVE
 
 
 def resolution(log_sd: float, n: int) -> float:

@@ -136,7 +136,7 @@ def confirmations(tree: Tree) -> str:
         decisions = points["decision"].dropna()
         if decisions.empty:
             continue
-        row = (f"`{name}`", len(decisions), int((decisions != estimates.CANNOT_SAY).sum()))
+        row = (f"`{name}`", len(decisions), int((decisions != estimates.INCONCLUSIVE).sum()))
         found = confirmation(points, _points(repeated(), name)) if name in again else None
         second = (found.agree, found.confirmed, found.undecided, found.otherwise) if found else ()
         rows.append((*row, *second, *[""] * (4 - len(second))))

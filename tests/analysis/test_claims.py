@@ -211,7 +211,7 @@ def test_interleaved_windows_are_pairs(tree: Tree, make_run: MakeRun) -> None:
     common = {"reference": {"strategy": "ddp", "gpus_per_node": 2}, "gpus_per_node": 2}
     in_blocks(make_run, {"strategy": "ddp"}, drift, system=MACHINE, **common)
     in_blocks(make_run, {"strategy": "horovod"}, slower, place=1, system=MACHINE, **common)
-    assert judge(tree).loc["O02", "here"].endswith("], cannot say")
+    assert judge(tree).loc["O02", "here"].endswith("], inconclusive")
     paired = judge(tree, windows=windows_table(tree.runs)).loc["O02", "here"]
     assert paired.endswith("], greater")
 
@@ -282,7 +282,7 @@ def test_accuracies_are_paired_by_repeat(make_run: MakeRun, tree: Tree) -> None:
     learn(make_run, "step", [0.47, 0.671, 0.574, 0.60], study="other")
     learn(make_run, "exponential", [0.5], study="other")
     other = judge(tree).loc["O24", "here"].split("other, Fashion-MNIST")[1]
-    assert other.split(";")[0].endswith("points, cannot say")
+    assert other.split(";")[0].endswith("points, inconclusive")
 
 
 def test_small_batches_are_looked_for_at_the_smallest(make_run: MakeRun, tree: Tree) -> None:

@@ -62,7 +62,7 @@ def test_one_observation_has_no_interval_and_decides_nothing(values: list[float]
     ):
         assert np.isnan(interval(alone)).all()
         assert estimates.p_greater(alone, 0.001) == estimates.p_less(alone, 1000) == 1
-        assert estimates.decision(alone) == estimates.CANNOT_SAY
+        assert estimates.decision(alone) == estimates.INCONCLUSIVE
 
 
 def test_values_without_spread_have_an_interval_without_width() -> None:
@@ -92,8 +92,8 @@ def test_holm_as_by_hand() -> None:
         (1.2, 0.001, "greater"),
         (0.8, 0.001, "less"),
         (1.01, 0.001, "equivalent"),
-        (0.8, 0.4, "cannot say"),
-        (1.02, 0.02, "cannot say"),
+        (0.8, 0.4, "inconclusive"),
+        (1.02, 0.02, "inconclusive"),
     ],
 )
 def test_a_word_says_what_the_interval_shows(ratio: float, log_se: float, word: str) -> None:

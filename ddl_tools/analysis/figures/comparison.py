@@ -49,7 +49,7 @@ WORDS = {
     estimates.GREATER: "faster",
     estimates.LESS: "slower",
     estimates.EQUIVALENT: f"equivalent within {MARGIN:.0%}",
-    estimates.CANNOT_SAY: "inconclusive",
+    estimates.INCONCLUSIVE: estimates.INCONCLUSIVE,
 }
 GIB = 2**30
 _BYTES = 4  # of a number in fp32, in which all strategies keep what they train

@@ -33,7 +33,6 @@ _SHARED = [*WHO.split(), "local_batch_size", "loader_workers", "world_size",
            "hardware", "on_cpu"]  # fmt: skip
 _HALVES = {"loading": "loader alone", "training": "synthetic"}
 _NAMES = {"loading": "loader alone", "training": "training on synthetic data"}
-_WORDS = {estimates.CANNOT_SAY: "inconclusive"}
 _COLOUR = "#333333"
 # How each half is drawn.
 _LOOKS: style.Looks = {
@@ -128,7 +127,7 @@ def _limit(row: dict[str, Any], halves: Estimate) -> str:
     if high < least:
         return "both (same cores)" if row["on_cpu"] else "neither alone"
     if not (least <= low and high <= most):
-        return estimates.CANNOT_SAY
+        return estimates.INCONCLUSIVE
     alike = least <= halves.low and halves.high <= most
     if not alike and (halves.high < 1 or halves.low > 1):
         return "loader" if halves.high < 1 else "training"
@@ -177,14 +176,14 @@ def draw(points: pd.DataFrame) -> Figure:
 
 def _finding(points: pd.DataFrame) -> str:
     """Return how many configurations are limited by what."""
-    limits = points.loc[points["ratio"].notna(), "limit"].replace(_WORDS)
+    limits = points.loc[points["ratio"].notna(), "limit"]
     if limits.empty:
         return "No configuration was measured beside both of its halves"
     of = f"{len(limits)} configurations" if len(limits) > 1 else "the only configuration"
     if limits.nunique() == 1:
         word = limits.iloc[0]
-        inconclusive = word == _WORDS[estimates.CANNOT_SAY]
-        return f"The limit of {of} is inconclusive" if inconclusive else f"Limit of {of}: {word}"
+        unknown = word == estimates.INCONCLUSIVE
+        return f"The limit of {of} is {word}" if unknown else f"Limit of {of}: {word}"
     texts = [f"{limit} ({number})" for limit, number in limits.value_counts().items()]
     return f"Limit of {of}: {', '.join(texts)}"
 
@@ -192,4 +191,4 @@ def _finding(points: pd.DataFrame) -> str:
 def _cells(row: pd.Series) -> list[str]:
     """Return n, throughput, its share of the bound and what limits."""
     value = three_digits(row["value"]) if row["n"] else "none"
-    return [count_text(row), value, ratio_text(row), _WORDS.get(row["limit"], row["limit"])]
+    return [count_text(row), value, ratio_text(row), row["limit"]]

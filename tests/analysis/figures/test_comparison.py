@@ -191,7 +191,7 @@ def test_ratios_are_those_of_pairs(tree: Tree, interleaved: MakeRun) -> None:
     assert wall["ratio"] == pytest.approx(0.8, rel=1e-3)
     assert table["n"].tolist() == [6, 6, 6]
     assert set(table["base"]) == {"PyTorch-DDP"}
-    assert (wall["decision"], unclear["decision"]) == ("less", "cannot say")
+    assert (wall["decision"], unclear["decision"]) == ("less", "inconclusive")
     assert wall["cpu_decision"] == unclear["cpu_decision"] == "equivalent"
     ratio = "{ratio:.2f} [{ratio_low:.2f}, {ratio_high:.2f}]".format(**unclear)
     assert comparison.sentences(points(tree)) == [
@@ -226,7 +226,7 @@ def test_an_interval_is_over_starts_and_not_over_windows(tree: Tree, make_run: M
     assert (other["n"], other["pairs"]) == (2, 12)
     expected = stats.ttest_1samp(-np.log([1.0, 1.2]), 0).confidence_interval()
     assert [other["ratio_low"], other["ratio_high"]] == pytest.approx(list(np.exp(expected)))
-    assert other["decision"] == "cannot say"
+    assert other["decision"] == "inconclusive"
 
 
 def test_one_start_says_nothing_of_another(tree: Tree, make_run: MakeRun) -> None:

@@ -49,8 +49,8 @@ def only(tree: Tree) -> dict[str, Any]:
         ((15.0, 80.0, 20.0), MACHINE, "both (same cores)"),
         ((19.8, 80.0, 20.0), MACHINE, "training"),
         ((30.0, 80.0, 20.0), MACHINE, "unclear (above it)"),
-        ((19.2, 80.0, 20.0), GPU, "cannot say"),  # 0.96, but surely between 0.94 and 0.98 only
-        ((18.8, 80.0, 20.0), GPU, "cannot say"),
+        ((19.2, 80.0, 20.0), GPU, "inconclusive"),  # 0.96, but surely between 0.94 and 0.98 only
+        ((18.8, 80.0, 20.0), GPU, "inconclusive"),
     ],
 )
 def test_limit(tree: Tree, make_run: MakeRun, rates: tuple, system: dict, limit: str) -> None:
@@ -91,7 +91,7 @@ def test_one_run_of_each_cannot_say_what_limits(tree: Tree, make_run: MakeRun) -
     make_run(10.0, loader="synthetic")
     row = only(tree)
     assert row["ratio"] == pytest.approx(1.0)
-    assert row["limit"] == "cannot say"
+    assert row["limit"] == "inconclusive"
     assert math.isnan(row["ratio_low"])
 
 
