@@ -302,8 +302,10 @@ def draw(points: pd.DataFrame) -> Figure:
         lambda one: _cells(one.iloc[0], cpu),
         "throughput / throughput of the baseline",
     )
+    # Of all points: a slow baseline may have no room.
+    bases = points[points["label"] == points["base"]].drop_duplicates("panel").set_index("panel")
     for ax, table in panels:
-        base = float(table.loc[table["label"] == table["base"], "value"].iloc[0])
+        base = float(bases.loc[table["panel"].iloc[0], "value"])
         if np.isnan(base):
             continue
         table = table.assign(value=table["ratio"], low=table["ratio_low"], high=table["ratio_high"])

@@ -12,6 +12,7 @@ from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.figures.comparison import COMPARISON
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
+from ddl_tools.analysis.plot.rows import MOST_ROWS
 from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.paths import Tree
@@ -38,6 +39,22 @@ def test_choices_and_numbers_are_rows_the_fastest_on_top(tree: Tree, make_run: M
     assert table["ratio"].tolist() == pytest.approx([21 / 20, 1, 21 / 22])
     assert "Baseline: ZeRO stage 0." in caption_of(figure)
     assert title_of(figure) == "No difference to ZeRO stage 0 is conclusive in 2 configurations"
+
+
+def test_more_configurations_than_have_room_are_drawn_without_the_slowest(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    many = MOST_ROWS + 5
+    make_run(100, strategy="ddp", gpus_per_node=2)  # the baseline
+    for number in range(1, many):
+        make_run(20 + number / many, strategy="ddp", gpus_per_node=2, ddp_bucket_mb=100 + number)
+    table = points(tree)
+    assert len(table) == many
+    figure = comparison.draw(table)
+    assert rows(figure) == table["label"].tolist()[:MOST_ROWS]
+    assert table["base"].iloc[0] not in rows(figure)
+    left, right = figure.axes[0].get_xlim()
+    assert left < table["ratio"].iloc[0] < right
 
 
 def test_a_configuration_is_called_by_what_it_changes(tree: Tree, make_run: MakeRun) -> None:
