@@ -248,7 +248,10 @@ def make() -> str:
         return f"{NOT_YET} `python -m benchmarks.make_times` does it."
     rows = [[f"`make {name}`", f"{s / 60:.1f}"] for name, s in found["seconds"].items()]
     machine = f"{found['system']['cpu_cores']} cores of {found['system']['cpu']}"
-    return f"In a fresh clone, one after the other, on {machine}:\n\n" + table(["", "min"], rows)
+    return (
+        f"In a fresh clone, one after the other, on {machine}, with pip's downloads and Horovod's "
+        f"build in the cache:\n\n{table(['', 'min'], rows)}"
+    )
 
 
 def durations() -> str:
@@ -257,7 +260,8 @@ def durations() -> str:
     if found is None:
         return "How long they take was not measured yet."
     took = ", then ".join(f"`make {name}` {s / 60:.0f} min" for name, s in found["seconds"].items())
-    return f"On {found['system']['cpu_cores']} cores without a GPU: {took}."
+    cores = found["system"]["cpu_cores"]
+    return f"On {cores} cores without a GPU, with downloads and Horovod's build cached: {took}."
 
 
 def where() -> str:
