@@ -41,6 +41,10 @@ def images(folder: Path) -> dict[str, bytes]:
     return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*.png")}
 
 
+def contents(folder: Path) -> list[bytes]:
+    return [one.read_bytes() for one in folder.rglob("*.[jJ]*")]
+
+
 def test_a_network_runs_to_a_figure(tmp_path: Path) -> None:
     write_pictures(tmp_path / "images", 64, 16)
     assert f"classes: {CLASSES}\n" in pages.files(NETWORK)["networks.yaml"]
@@ -58,6 +62,8 @@ def test_a_network_runs_to_a_figure(tmp_path: Path) -> None:
 
 
 def test_data_run_to_a_figure_and_are_learnt(tmp_path: Path) -> None:
+    photographs = write_pictures(tmp_path / "raw", 80, 0) / "train"
+    photographs.rename(tmp_path / "photographs")
     follow(DATA, tmp_path)
     (folder,) = Tree(tmp_path / "results").run_folders("shapes")
     assert read_record(folder).status == "completed"
@@ -68,6 +74,9 @@ def test_data_run_to_a_figure_and_are_learnt(tmp_path: Path) -> None:
     written, of_saved = (images(tmp_path / name) for name in ("images", "images_of_saved"))
     assert len(of_saved) == 320
     assert of_saved == written
+    split = [contents(tmp_path / "images_of_folder" / part) for part in ("train", "val")]
+    assert sorted(split[0] + split[1]) == sorted(contents(tmp_path / "photographs"))
+    assert 8 <= len(split[1]) <= 24  # of 80
 
 
 @pytest.mark.alone
