@@ -154,8 +154,10 @@ def short_windows(runs: list[RunSpec]) -> str | None:
 
 def networks_not_found(runs: list[RunSpec]) -> str | None:
     """Say which networks of your own are in no package that Python finds here; import none."""
-    names = sorted({run.model for run in runs if ":" in run.model})
-    if not (lost := [name for name in names if find_spec(re.split("[.:]", name)[0]) is None]):
+    own = {run.model: re.split("[.:]", run.model)[0] for run in runs if ":" in run.model}
+    # The ranks have another __main__.
+    lost = sorted(one for one in own if own[one] == "__main__" or not find_spec(own[one]))
+    if not lost:
         return None
     return (
         f"not found: model {', '.join(lost)}; before the study starts, put the folder of the "

@@ -158,9 +158,10 @@ def test_windows_on_one_gpu_are_long_and_its_batch_is_large(name: str) -> None:
 
 
 def test_a_network_that_python_does_not_find_is_told() -> None:
-    runs = [RunSpec(model=name) for name in ("resnet18", "ddl_core.models:resnet18", "gone.net:a")]
+    names = ("resnet18", "ddl_core.models:resnet18", "gone.net:a", "__main__:net")
+    runs = [RunSpec(model=name) for name in names]
     assert networks_not_found(runs[:2]) is None
-    assert "model gone.net:a;" in str(networks_not_found(runs))
+    assert "model __main__:net, gone.net:a;" in str(networks_not_found(runs))
 
 
 def test_short_windows_of_a_plan_are_told() -> None:
