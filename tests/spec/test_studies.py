@@ -204,9 +204,16 @@ def test_a_warm_up_as_long_as_the_run_is_told(fields: dict, told: str | None) ->
     assert text is None if told is None else told in str(text)
 
 
-def test_the_emulated_cluster_scales_all_sizes_alike() -> None:
-    """What is told in bytes is as much smaller as the gradients are, and steps are as many."""
-    runs = runs_of("emulated_cluster")
+@pytest.mark.parametrize(
+    ("study", "largest"),
+    [
+        ("emulated_cluster", {("ddp", 0, 16), ("deepspeed", 0, 16), ("deepspeed", 1, 16)}),
+        ("emulated_horovod", {("horovod", 0, 8)}),
+    ],
+)
+def test_an_emulated_study_scales_all_sizes_alike(study: str, largest: set) -> None:
+    """Bytes are as much smaller as the gradients are, times as much longer as a step is."""
+    runs = runs_of(study)
     for run in runs:
         steps = (run.known_images or 0) / run.global_batch_size
         assert (run.emulated, run.gpus_per_node, steps) == (True, 1, 2)
@@ -215,8 +222,8 @@ def test_the_emulated_cluster_scales_all_sizes_alike() -> None:
             assert run.ddp_first_bucket_mb == 1 / run.emu_shrink
         if run.strategy == "horovod":
             assert run.horovod_fusion_mb * run.emu_shrink == 128
-    sizes = {(run.strategy, run.deepspeed_zero_stage, run.nodes) for run in runs}
-    assert {("deepspeed", 0, 16), ("deepspeed", 1, 16), ("ddp", 0, 16)} <= sizes
+            assert run.horovod_cycle_ms == pytest.approx(run.emu_step_ms / 104, rel=0.03)
+    assert largest <= {(run.strategy, run.deepspeed_zero_stage, run.nodes) for run in runs}
     assert len({run.emu_link_mbit for run in runs if run.nodes > 1}) == 3
 
 
