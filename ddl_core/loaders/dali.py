@@ -189,7 +189,6 @@ class Dali(FileLoader):
             )
         self._feed = Feed(spec, self._files, self._plan, self._split == "train")
         self._pipeline: Pipeline | None = None
-        self._batch = torch.empty(0)
         self._failed = False
 
     def set_epoch(self, epoch: int) -> None:
@@ -234,16 +233,13 @@ class Dali(FileLoader):
     def _pixels(self, decoded: Any) -> Tensor:
         """Return a batch of DALI's as a tensor on the device."""
         output = decoded.as_tensor()
-        shape = torch.Size(output.shape())
         if self._device.type == "cuda":
+            shape = torch.Size(output.shape())
             images = torch.empty(shape, dtype=torch.float32, device=self._device)
             feed_ndarray(output, images, torch.cuda.current_stream())
             return images
-        # The same memory again: new pages can cost as much as decoding.
-        if self._batch.shape != shape:
-            self._batch = torch.empty(shape, dtype=torch.float32)
-        feed_ndarray(output, self._batch)
-        return self._batch
+        # DALI's own memory, which it fills again with the next batch: a copy costs some per cent.
+        return torch.from_numpy(np.asarray(output))
 
     def _build(self) -> Pipeline:
         spec = self._spec
