@@ -83,6 +83,15 @@ def test_horovod_may_also_negotiate_but_not_without_end() -> None:
         assert (found == []) == allowed
 
 
+@pytest.mark.parametrize(("nodes", "allowed"), [(2, False), (8, True)])
+def test_horovod_negotiates_with_each_other_rank(nodes: int, allowed: bool) -> None:
+    """As counted by the kernel on 8 nodes: 7 kB in each of 105 cycles."""
+    asked = spec(strategy="horovod", nodes=nodes, emu_step_ms=10_000, horovod_cycle_ms=96)
+    sent = 2 * (nodes - 1) / nodes * BYTES * 1.02 + 105 * 7_000
+    found = broken_rules(asked, facts(sent_bytes_least=sent, sent_bytes_most=sent))
+    assert (found == []) == allowed
+
+
 def test_small_buckets_of_ddp_have_more_headers() -> None:
     """As counted by the kernel: 64 times smaller buckets of 1 MiB, of ResNet50 on 4 nodes."""
     sent = facts(gradient_bytes=1_597_316, sent_bytes_least=2.54e6, sent_bytes_most=2.56e6)
