@@ -37,6 +37,8 @@ OTHERS = (
     "scaling",
     "slurm_faults",
 )
+# What tells the lines of a study of emulated nodes from those of the first.
+EMULATED = {"emulated_cluster": "", "emulated_horovod": ", steps of 10 s"}
 TRAINING = "training and evaluation"  # the part of a run that is no cost
 
 
@@ -332,14 +334,16 @@ def advice() -> str:
 
 
 def emulated() -> str:
-    """Return the efficiency of the emulated cluster with the slowest links."""
-    points = pd.read_csv(FIGURES / "emulated_cluster" / "efficiency_emulated.csv")
-    points = points[(points["n"] > 0) & (points["emu_link_mbit"] == points["emu_link_mbit"].min())]
+    """Return the efficiency on emulated nodes with the slowest links."""
     rows = []
-    for _, row in points[points["world_size"] > 1].sort_values(["line", "world_size"]).iterrows():
-        known = f"{row['low']:.3f} to {row['high']:.3f}" if row["n"] > 1 else "one run: none"
-        values = (f"{row[name]:.3f}" for name in ("value", "calculated"))
-        rows.append([row["line"], row["world_size"], *values, known, row["n"]])
+    for study, remark in EMULATED.items():
+        points = pd.read_csv(FIGURES / study / "efficiency_emulated.csv")
+        slowest = points["emu_link_mbit"] == points["emu_link_mbit"].min()
+        points = points[slowest & (points["n"] > 0) & (points["world_size"] > 1)]
+        for _, row in points.sort_values(["line", "world_size"]).iterrows():
+            known = f"{row['low']:.3f} to {row['high']:.3f}" if row["n"] > 1 else "one run: none"
+            values = (f"{row[name]:.3f}" for name in ("value", "calculated"))
+            rows.append([row["line"] + remark, row["world_size"], *values, known, row["n"]])
     return table(["", "nodes", "E", "calculated", "95 % interval of E", "n"], rows)
 
 
