@@ -1,6 +1,7 @@
 """All data paths show the network the same images: in training, in evaluation, on all ranks."""
 
 import itertools
+import time
 from functools import cache
 
 import pytest
@@ -34,6 +35,17 @@ def test_each_image_is_that_of_the_native_loader(name, split, form, data, native
         difference = (got[number][0] - image).abs()
         assert difference.mean() < 0.02, (number, difference.mean())
         assert difference.quantile(0.99) < 0.1, (number, difference.quantile(0.99))
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_batch_stays_until_the_next_is_asked_for(name, data):
+    """Threads that load ahead must not write into it."""
+    loader = open_loader(name, data, loader_prefetch=4)
+    loader.set_epoch(0)
+    for images, _ in itertools.islice(loader, 3):
+        before = images.clone()
+        time.sleep(0.2)  # several batches of four images are loaded meanwhile
+        assert torch.equal(images, before)
 
 
 @pytest.mark.parametrize(
