@@ -5,7 +5,7 @@
 Writes invented records into a temporary folder: 50 studies of 200 runs, with a few epochs (3) and
 with those of the paper (90). Times `redraw` in a new process each, imports included: of one study,
 as after a run of it, and of all with a few epochs, each in a folder of its own, one after another.
-Target: 30 s for one. All of them is hundreds of figures: stated, with their number. About 20
+Target: 30 s for one. All of them is hundreds of figures: stated, with their number. About 15
 minutes.
 """
 

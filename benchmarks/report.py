@@ -37,8 +37,7 @@ OTHERS = (
     "scaling",
     "slurm_faults",
 )
-# What tells the lines of a study of emulated nodes from those of the first.
-EMULATED = {"emulated_cluster": "", "emulated_horovod": ", steps of 10 s"}
+EMULATED = ("emulated_cluster", "emulated_horovod")
 TRAINING = "training and evaluation"  # the part of a run that is no cost
 
 
@@ -336,15 +335,16 @@ def advice() -> str:
 def emulated() -> str:
     """Return the efficiency on emulated nodes with the slowest links."""
     rows = []
-    for study, remark in EMULATED.items():
+    for study in EMULATED:
         points = pd.read_csv(FIGURES / study / "efficiency_emulated.csv")
         slowest = points["emu_link_mbit"] == points["emu_link_mbit"].min()
         points = points[slowest & (points["n"] > 0) & (points["world_size"] > 1)]
         for _, row in points.sort_values(["line", "world_size"]).iterrows():
             known = f"{row['low']:.3f} to {row['high']:.3f}" if row["n"] > 1 else "one run: none"
             values = (f"{row[name]:.3f}" for name in ("value", "calculated"))
-            rows.append([row["line"] + remark, row["world_size"], *values, known, row["n"]])
-    return table(["", "nodes", "E", "calculated", "95 % interval of E", "n"], rows)
+            step = f"{row['emu_step_ms'] / 1000:g}"
+            rows.append([row["line"], step, row["world_size"], *values, known, row["n"]])
+    return table(["", "step (s)", "nodes", "E", "calculated", "95 % interval of E", "n"], rows)
 
 
 def memory() -> str:

@@ -238,7 +238,7 @@ class Dali(FileLoader):
             images = torch.empty(shape, dtype=torch.float32, device=self._device)
             feed_ndarray(output, images, torch.cuda.current_stream())
             return images
-        # DALI's own memory, which it fills again with the next batch: a copy costs some per cent.
+        # DALI's own memory, which may be filled again with the next batch: a copy costs time.
         return torch.from_numpy(np.asarray(output))
 
     def _build(self) -> Pipeline:

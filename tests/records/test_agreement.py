@@ -167,8 +167,9 @@ def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
         assert all(one.agrees for one in found if one.promised or study.name not in on_gpus)
         numbers[study.name] = sum(one.promised for one in found)
     # Of one framework each.
-    alone = {"laptop_loaders": 0, "accuracy_laptop": 0}
-    alone |= {"emulated_delays": 0, "emulated_horovod": 0}
+    alone = dict.fromkeys(
+        ("laptop_loaders", "accuracy_laptop", "emulated_delays", "emulated_horovod"), 0
+    )
     # Other libraries promise nothing.
     of_torch = {"libraries": 3, "related_mahon2020": 6, "related_malik2018": 3, "sharding": 3}
     emulated = {"emulated_cluster": 3}  # of one node each; more nodes promise nothing
