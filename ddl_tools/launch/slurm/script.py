@@ -113,7 +113,7 @@ def render(specs: Sequence[RunSpec], site: Site, options: Options, paths: JobPat
     options.check_length(site, name, len(specs))
     return template(TEMPLATE).render(
         # They need the same nodes; what one of them needs to use MPI hinders no other.
-        **job_environment(max(specs, key=lambda one: _over_mpi(one, site)), site, paths.project),
+        **job_environment(max(specs, key=site.over_mpi), site, paths.project),
         directives=_directives(name, specs, site, options, paths),
         python=shlex.quote(paths.python),
         run_dirs=[shlex.quote(str(one)) for one in paths.run_dirs],
@@ -221,7 +221,7 @@ def srun_argv(spec: RunSpec, site: Site) -> list[str]:
         "--kill-on-bad-exit=1",
         "--distribution=block",
         f"--cpus-per-task={site.cpus_per_rank}",
-        f"--mpi={site.mpi if _over_mpi(spec, site) else 'none'}",
+        f"--mpi={site.mpi if site.over_mpi(spec) else 'none'}",
     ]
     words += [f"--cpu-bind={site.cpu_bind}"] if site.cpu_bind else []
     if site.wants_gpus(spec):
@@ -229,10 +229,6 @@ def srun_argv(spec: RunSpec, site: Site) -> list[str]:
         words += [f"--gpu-bind={site.gpu_bind}"] if site.gpu_bind else []
         words += _visible(site, spec.gpus_per_node)
     return words
-
-
-def _over_mpi(spec: RunSpec, site: Site) -> bool:
-    return spec.strategy == "horovod" and site.horovod_controller == "mpi"
 
 
 def _visible(site: Site, gpus: int) -> list[str]:

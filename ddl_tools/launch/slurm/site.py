@@ -99,7 +99,7 @@ class Site(BaseModel):
 
     def check(self, spec: RunSpec) -> None:
         """Check that a run fits this machine."""
-        gloo = spec.strategy == "horovod" and self.horovod_controller == "gloo"
+        gloo = spec.strategy == "horovod" and not self.over_mpi(spec)
         problem = ""
         if spec.device == "cuda" and self.gpus_per_node == 0:
             problem = "device = 'cuda', but this site has no GPUs; use 'cpu'"
@@ -113,6 +113,11 @@ class Site(BaseModel):
                 f"loader = {spec.loader!r}, but DALI does not run on this site's GPUs; use "
                 "'native', 'turbo' or 'synthetic'"
             )
+        elif gloo and spec.nodes > MOST_NODES_OVER_GLOO and spec.framework != "torch":
+            problem = (
+                f"nodes = {spec.nodes}, but with {spec.framework} Horovod runs over Gloo only, on "
+                f"up to {MOST_NODES_OVER_GLOO}; use fewer nodes, or another strategy"
+            )
         elif gloo and spec.nodes > MOST_NODES_OVER_GLOO:
             problem = (
                 f"nodes = {spec.nodes}, but over Gloo, this site's horovod_controller, Horovod "
@@ -122,6 +127,11 @@ class Site(BaseModel):
             )
         if problem:
             raise SpecError(f"{spec.run_id}: {problem}")
+
+    def over_mpi(self, spec: RunSpec) -> bool:
+        """Say whether the ranks of a run meet over MPI: with PyTorch only."""
+        over = self.horovod_controller == "mpi" and spec.strategy == "horovod"
+        return over and spec.framework == "torch"
 
     def wants_gpus(self, spec: RunSpec) -> bool:
         """Say whether the ranks of a run compute on GPUs here."""

@@ -123,6 +123,7 @@ def test_an_emulated_run_costs_one_machine() -> None:
 def test_mpi_is_asked_for_by_horovod_over_mpi_alone() -> None:
     over_mpi, horovod = {"horovod_controller": "mpi"}, {**ONE_NODE, "strategy": "horovod"}
     assert "--mpi=none" in script("vega", ONE_NODE, **over_mpi)
+    assert "--mpi=none" in script("vega", {**horovod, "framework": "tensorflow"}, **over_mpi)
     over_gloo = script("vega", horovod)
     assert "--mpi=none" in over_gloo
     assert "HOROVOD_CONTROLLER" not in over_gloo

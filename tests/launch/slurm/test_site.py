@@ -79,6 +79,11 @@ FOUR = {"gpus_per_node": 4, "gpu_request": "gres"}
         ({}, {"strategy": "horovod", "nodes": 17, "device": "cpu"}, "up to 16; .*WITH_MPI=1"),
         ({}, {"strategy": "ddp", "nodes": 17, "device": "cpu"}, None),
         ({"horovod_controller": "mpi"}, {"strategy": "horovod", "nodes": 17}, None),
+        (
+            {"horovod_controller": "mpi"},
+            {"framework": "tensorflow", "strategy": "horovod", "nodes": 17, "device": "cpu"},
+            "with tensorflow Horovod runs over Gloo only",
+        ),
         ({"dali": False}, {"loader": "dali_cpu"}, "DALI does not run on this site"),
     ],
 )
