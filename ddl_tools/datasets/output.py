@@ -118,7 +118,10 @@ def read_settings(path: Path, command: str, *fields: str) -> dict[str, Any] | No
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):
         pass
-    raise DataError(f"{path} is damaged; delete {path.parent} and make it again: {command}")
+    raise DataError(
+        f"{path} is damaged, or no file of `{command}`: if that command made {path.parent}, delete "
+        "the folder and make it again; if not, rename the file"
+    )
 
 
 def write_settings(path: Path, content: Mapping[str, Any]) -> None:

@@ -30,7 +30,6 @@ ERRORS = {
     "zero_byte": "empty file",
     "too_large": "more pixels than loaders accept",
     "empty_class": "class folder without images",
-    "train_only": "class in train/ but not in val/",
     "val_only": "class in val/ but not in train/",
     "missing": "file or record that the set should have",
     "extra": "in the folder but not in the manifest",
@@ -41,8 +40,9 @@ ERRORS = {
     "label": "record without a label, or with one out of range",
     "index": "index that is missing or does not fit its shard",
 }
-# ImageNet itself has all of these; loaders convert them to RGB.
+# Loaders accept all of these; ImageNet itself has those of single images.
 WARNINGS = {
+    "train_only": "class in train/ but not in val/",
     "grey": "one channel instead of RGB",
     "cmyk": "CMYK instead of RGB",
     "not_rgb": "palette, transparency or another mode instead of RGB",

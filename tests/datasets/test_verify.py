@@ -106,6 +106,7 @@ def test_warnings_alone_are_ok(sample):
 def test_classes_of_one_split_only_and_empty_ones(sample):
     (sample / MANIFEST).unlink()
     shutil.rmtree(sample / "val/cat")
+    assert check(sample).ok  # it can be trained and evaluated with
     shutil.rmtree(sample / "train/moon")
     (sample / "train/nothing").mkdir()
     assert found(check(sample)) == {
@@ -133,9 +134,9 @@ def test_differences_from_the_manifest(sample):
 def test_another_programs_manifest_is_ignored_and_a_damaged_one_refused(sample):
     (sample / MANIFEST).write_text('{"name": "web app"}')
     assert check(sample).ok
-    for damaged in ('{"format": "ddl-sample", ', "{" * 5000):
+    for damaged in ('{"format": "ddl-sample", ', "{" * 5000, '[{"file": "a.jpg"}]'):
         (sample / MANIFEST).write_text(damaged)
-        with pytest.raises(DataError, match=r"manifest.json is damaged.*ddl data sample"):
+        with pytest.raises(DataError, match=r"manifest.json is damaged.*data sample.*rename"):
             check(sample)
 
 
