@@ -75,11 +75,15 @@ def make_sample(
     }
     if min(classes, train_per_class, val_per_class) < 1 or seed < 0:
         raise DataError(f"{settings}: counts must be at least 1, the seed at least 0")
-    if output.is_made(folder, read_manifest(folder), settings):
-        return 0
     images = classes * (train_per_class + val_per_class)
+    if output.is_made(folder, read_manifest(folder), settings):
+        if missing := images - _count(folder):
+            raise DataError(
+                f"{folder} lacks {missing:,} of its {images:,} images; delete it, and make it again"
+            )
+        return 0
     begun = read_manifest(output.unfinished(folder)) == settings
-    there = sum(1 for _ in output.unfinished(folder).glob("*/*/*.JPEG")) if begun else 0
+    there = _count(output.unfinished(folder)) if begun else 0
     with output.new_folder(folder, (images - there) * BYTES_PER_IMAGE, keep=True) as part:
         for split in SPLITS if not begun else ():
             shutil.rmtree(part / split, ignore_errors=True)
@@ -98,6 +102,10 @@ def make_sample(
         entries = [{"path": path, "sha256": digest} for path, digest in sorted(made)]
         output.write_settings(part / MANIFEST, {**settings, "files": entries})
     return images
+
+
+def _count(folder: Path) -> int:
+    return sum(1 for split in SPLITS for _ in (folder / split).glob("*/*.JPEG"))
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from PIL import Image
 
 from ddl_core.data.folder import list_images
+from ddl_core.errors import DataError
 from ddl_tools.datasets import sample as sample_module
 from ddl_tools.datasets.output import unfinished
 from ddl_tools.datasets.photos import CLASSES, load_photo, make_crop
@@ -71,6 +73,12 @@ def test_more_classes_are_other_views_of_the_same_photographs(tmp_path, finished
     assert len(set(made.values())) == 2 * 19 + 1
     assert made["train/cat/cat_00000.JPEG"] == first["train/cat/cat_00000.JPEG"]
     assert "train/cat_001/cat_001_00000.JPEG" in made
+
+
+def test_a_set_that_has_lost_images_is_not_called_whole(sample):
+    shutil.rmtree(sample / "train" / "cat")
+    with pytest.raises(DataError, match="lacks 2 of its 48 images; delete it"):
+        make_sample(sample, **SMALL, **IN_PROCESS)
 
 
 def test_images_of_other_settings_are_not_mixed(tmp_path, monkeypatch, finished_sample):
