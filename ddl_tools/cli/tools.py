@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ddl_tools.doctor.checks import Report
 
-READERS = sorted(name for name in LOADERS if name != "synthetic")
+READERS = sorted(name for name in LOADERS if name != "synthetic" and not name.endswith("_gpu"))
 _ABOVE_0 = click.FloatRange(min=0, min_open=True)
 
 
@@ -280,7 +280,8 @@ def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
     """
     from ddl_tools.analysis.nsys import table
 
-    shares = table(tqdm(files, desc="files", unit="file", leave=False, disable=None))
+    once = list(dict.fromkeys(files))
+    shares = table(tqdm(once, desc="files", unit="file", leave=False, disable=None))
     if csv:
         shares.to_csv(csv, index=False)
     click.echo(_shares(shares))
@@ -304,7 +305,7 @@ def bench() -> None:
 
 @bench.command("loader")
 @click.option("--loader", "loaders", type=click.Choice(READERS), multiple=True,
-              help="Loader to measure; repeatable. [default: all of the CPU]")  # fmt: skip
+              help="Loader to measure, on the CPU; repeatable. [default: all]")  # fmt: skip
 @click.option("--data-format", "formats", type=click.Choice(["folder", "tfrecord"]), multiple=True,
               help="Format of the data; repeatable. [default: folder]")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, 1024), default=1,
@@ -331,11 +332,7 @@ def loader_command(
     from ddl_tools.launch.measuring import alone
 
     folder = data_dir or results().dataset("sample")
-    cases = [
-        (loader, form)
-        for loader in loaders or [name for name in READERS if not name.endswith("_gpu")]
-        for form in formats or ("folder",)
-    ]
+    cases = [(loader, form) for loader in loaders or READERS for form in formats or ("folder",)]
     with alone("ddl bench loader"):
         bar = tqdm(cases, desc="loaders", unit="loader", leave=False)
         found = [_measure(loader, form, folder, **settings) for loader, form in bar]

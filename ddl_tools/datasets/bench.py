@@ -19,6 +19,7 @@ from ddl_core.registry import resolve
 from ddl_core.timing import cpu_seconds
 
 CPU = torch.device("cpu")
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # of the clock of other processes
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Rate:
     images_per_core_s: float  # per second of CPU time
 
 
-def open_loader(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> FileLoader:
-    """Return the training loader of the only rank."""
-    loader: FileLoader = resolve("loader", spec.loader)(spec, data_dir, "train", 0, 1, device)
+def open_loader(spec: RunSpec, data_dir: Path) -> FileLoader:
+    """Return the training loader of the only rank, on the CPU."""
+    loader: FileLoader = resolve("loader", spec.loader)(spec, data_dir, "train", 0, 1, CPU)
     return loader
 
 
@@ -42,11 +43,12 @@ def measure(
     """Return the rate at which `work` handles its `images` images."""
     wall, cpu = time.perf_counter(), cpu_clock()
     work()
-    return Rate(what, images / (time.perf_counter() - wall), images / (cpu_clock() - cpu))
+    cpu_s = cpu_clock() - cpu or TICK_S
+    return Rate(what, images / (time.perf_counter() - wall), images / cpu_s)
 
 
 def measure_epoch(loader: FileLoader, epoch: int, what: str) -> Rate:
-    """Return the rate of one epoch, start of the loader's processes included."""
+    """Return the rate of one epoch, that of a first one with the start of the processes."""
     loader.set_epoch(epoch)
     images = len(loader) * loader.batch_size
     return measure(what, images, lambda: exhaust(loader))
@@ -58,23 +60,27 @@ def exhaust(items: Iterable[object]) -> None:
         pass
 
 
-def stages(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> list[Rate]:
+def stages(spec: RunSpec, data_dir: Path) -> list[Rate]:
     """Return the rate of each stage by itself: read, decode, transform, copy; one thread.
 
-    The list is empty for DALI, whose pipeline does not tell its stages apart.
+    The list is empty for DALI, whose pipeline does not tell its stages apart, and if none of the
+    images of a first batch is readable.
     """
     if not issubclass(resolve("loader", spec.loader), ProcessLoader):
         return []
     torch.set_num_threads(1)
-    loader = open_loader(spec.model_copy(update={"loader_workers": 0}), data_dir, device)
+    loader = open_loader(spec.model_copy(update={"loader_workers": 0}), data_dir)
     assert isinstance(loader, ProcessLoader)
     samples = loader.make_samples()
-    count = min(spec.local_batch_size, loader.images)
+    first = range(min(spec.local_batch_size, loader.images))
+    numbers = [number for number in first if samples.load(number)[0] is not None]
+    if not numbers:
+        return []
     contents: list[bytes] = []
     decoded: list[object] = []
     made: list[torch.Tensor] = []
     steps: dict[str, Callable[[], object]] = {
-        "read": lambda: contents.extend(samples.files.read(n)[0] for n in range(count)),
+        "read": lambda: contents.extend(samples.files.read(n)[0] for n in numbers),
         "decode": lambda: decoded.extend(map(samples.decode, contents)),
         "transform": lambda: made.extend(
             samples.transform(im, 0, n) for n, im in enumerate(decoded)
@@ -85,7 +91,9 @@ def stages(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> list[Ra
         for store in (contents, decoded, made):
             store.clear()
         # The clock of this process alone: that of all processes ticks in hundredths of a second.
-        rates = [measure(what, count, work, time.process_time) for what, work in steps.items()]
+        rates = [
+            measure(what, len(numbers), work, time.process_time) for what, work in steps.items()
+        ]
     return rates
 
 

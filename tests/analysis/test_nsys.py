@@ -95,7 +95,7 @@ def test_a_wrong_file_is_named_with_what_is_needed(tmp_path: Path, name: str) ->
 def test_the_command_prints_and_writes_the_table(tmp_path: Path) -> None:
     paths = [report(tmp_path, rank=rank) for rank in (0, 1)]
     out = tmp_path / "out.csv"
-    done = ddl("profile", "import", *paths, "--csv", out)
+    done = ddl("profile", "import", *paths, paths[0], "--csv", out)  # one is named twice
     assert done.exit_code == 0, done.output
     (line,) = [row for row in done.output.splitlines() if str(paths[0]) in row]
     assert line.split()[-5:] == ["37.5", "0.0", "6.2", "50.0", "6.2"]
