@@ -269,10 +269,12 @@ def _is_installed(package: str) -> bool:
 
 def _not_installed(kind: str, name: str, package: str) -> NotInstalledError:
     entry = known(kind, name)
-    remedy = entry.install if entry else ""
+    remedy = f"run `{entry.install}`" if entry else ""
+    if (own := _OF_ONES_OWN.fullmatch(name)) and own[1] != package.partition(".")[0]:
+        remedy = "install it"  # the network itself is found, and imports it
     return NotInstalledError(
         f"{kind} {name!r} needs the package {package!r}, which is not installed; "
-        f"run `{remedy}`, or choose another {kind}"
+        f"{remedy}, or choose another {kind}"
     )
 
 

@@ -154,6 +154,12 @@ def test_a_network_that_is_not_there_is_named(
         drawn(spec(model))
 
 
+def test_a_package_that_a_network_imports_is_to_be_installed(tmp_path: Path) -> None:
+    (tmp_path / "ours.py").write_text("import not_there_at_all\n")
+    with pytest.raises(NotInstalledError, match="'not_there_at_all', .*; install it, or choose"):
+        drawn(spec("ours:normed"))
+
+
 @pytest.mark.parametrize("model", ["torchvision/", "other/net", "a:b:c", "a b:c", ":x", "x:"])
 def test_no_other_name_is_one(model: str) -> None:
     with pytest.raises(SpecError, match=r"or torchvision/NAME, timm/NAME, package.module:function"):
