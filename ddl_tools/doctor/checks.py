@@ -10,13 +10,13 @@ from ddl_core.errors import DDLError, SpecError
 from ddl_tools.doctor import login_node, machine
 from ddl_tools.doctor.finding import Finding, subjects
 from ddl_tools.doctor.judge import judge
-from ddl_tools.doctor.probes import plan_probe, probe_name, run_in_job, run_probe
+from ddl_tools.doctor.probes import plan_probe, probe_name, read_settled, run_in_job, run_probe
 from ddl_tools.launch import ranks
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.slurm.script import JobPaths, Options, render
 from ddl_tools.launch.slurm.site import Site, find_site
 from ddl_tools.records.paths import PROJECT, STUDIES, RunFiles, Tree, portable
-from ddl_tools.records.probe import ProbeRecord, read_probe
+from ddl_tools.records.probe import ProbeRecord
 from ddl_tools.study import Study
 
 NODES = 2  # of a site: the fewest that have a network between them
@@ -98,7 +98,7 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
 
 def show(directory: Path) -> Report:
     """Return the findings of a probe that was made before."""
-    return Report(judge(read_probe(directory), directory), directory=directory)
+    return Report(judge(read_settled(directory), directory), directory=directory)
 
 
 def _plan(

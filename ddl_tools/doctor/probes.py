@@ -68,6 +68,17 @@ def run_in_job(
     return read_probe(directory)
 
 
+def read_settled(directory: Path) -> ProbeRecord:
+    """Read a probe, after settling the record of one whose job has ended without a result."""
+    if RunFiles(directory).record.exists():
+        item = entry(read_record(directory).spec, directory)
+        with suppress(LaunchError):  # SLURM does not answer
+            (item,) = reconciled([item], slurm_cli.queue())
+            if item.job_id and item.state == "interrupted":
+                _wait(item, 2 * GRACE_S, lambda state: None)
+    return read_probe(directory)
+
+
 def _wait(item: Entry, patience_s: float, on_state: Callable[[str], None]) -> None:
     """Wait until the record says how the run ended, or its job is gone for `GRACE_S`."""
     deadline, gone = time.monotonic() + patience_s, None

@@ -11,6 +11,7 @@ import pytest
 from ddl_core.errors import LaunchError
 from ddl_tools.doctor import machine, probes
 from ddl_tools.emulation import nodes
+from ddl_tools.launch.slurm.script import job_name
 from ddl_tools.records.paths import results
 from ddl_tools.records.probe import read_probe, write_probe
 from ddl_tools.records.run import Failure
@@ -178,6 +179,20 @@ def test_a_job_that_leaves_no_result_is_bad_with_its_last_lines(doctor, login_no
     detail = faults(doctor, "--site", "localtest")["ranks"]["detail"]
     assert "job 17 left the queue without a result" in detail
     assert "Lmod: unknown module" in detail
+
+
+def test_a_job_that_has_died_since_is_bad_when_it_is_shown(
+    doctor, login_node: StandIns, monkeypatch
+) -> None:
+    monkeypatch.setattr(probes, "QUEUE_POLL_S", 0.1)
+    doctor("--site", "localtest", "--wait", 0.01)
+    monkeypatch.setattr(probes, "GRACE_S", 0.1)
+    folder = min(results().probes.iterdir())
+    name = job_name(folder.parent.name, [read_probe(folder).spec])
+    login_node.add("squeue", f"17|{name}|PENDING|Priority\n")
+    assert findings(doctor("--json", "--show", folder))["ranks"]["state"] == "unknown"
+    login_node.add("squeue", "")
+    assert "job 17 left the queue" in faults(doctor, "--show", folder)["ranks"]["detail"]
 
 
 def interrupt_wait(login_node: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
