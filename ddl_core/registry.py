@@ -198,13 +198,19 @@ def known(kind: str, name: str) -> Entry | None:
         return entry
     if found := _IN_A_ZOO.fullmatch(name):
         return replace(ZOOS[found[1]], title=f"{found[2]} ({found[1]})")
-    if found := _OF_ONES_OWN.fullmatch(name):
+    if package := package_of_own(name):
         return Entry(
             name,
-            install=f"export PYTHONPATH=FOLDER_WITH_{found[1]}",
+            install=f"export PYTHONPATH=FOLDER_WITH_{package}",
             one_run_per_process=True,  # whether a second would fail is not known
         )
     return None
+
+
+def package_of_own(model: str) -> str | None:
+    """Return the top package of a network of your own, None for another name."""
+    found = _OF_ONES_OWN.fullmatch(model)
+    return found[1] if found else None
 
 
 def title(kind: str, name: str) -> str:
@@ -270,7 +276,7 @@ def _is_installed(package: str) -> bool:
 def _not_installed(kind: str, name: str, package: str) -> NotInstalledError:
     entry = known(kind, name)
     remedy = f"run `{entry.install}`" if entry else ""
-    if (own := _OF_ONES_OWN.fullmatch(name)) and own[1] != package.partition(".")[0]:
+    if package_of_own(name) not in (None, package.partition(".")[0]):
         remedy = "install it"  # the network itself is found, and imports it
     return NotInstalledError(
         f"{kind} {name!r} needs the package {package!r}, which is not installed; "

@@ -1,7 +1,6 @@
 """Plan a study and run what is left of it here: in order, or interleaved."""
 
 import itertools
-import re
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from ddl_core.config import RunSpec
 from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, DDLError, RecordError, SpecError
+from ddl_core.registry import package_of_own
 from ddl_core.schedules import derive_seed
 from ddl_tools.emulation import validity
 from ddl_tools.labels import Names, named
@@ -154,7 +154,7 @@ def short_windows(runs: list[RunSpec]) -> str | None:
 
 def networks_not_found(runs: list[RunSpec]) -> str | None:
     """Say which networks of your own are in no package that Python finds here; import none."""
-    own = {run.model: re.split("[.:]", run.model)[0] for run in runs if ":" in run.model}
+    own = {run.model: package for run in runs if (package := package_of_own(run.model))}
     # The ranks have another __main__.
     lost = sorted(one for one in own if own[one] == "__main__" or not find_spec(own[one]))
     if not lost:

@@ -156,7 +156,7 @@ def test_a_network_that_is_not_there_is_named(
 
 def test_a_package_that_a_network_imports_is_to_be_installed(tmp_path: Path) -> None:
     (tmp_path / "ours.py").write_text("import not_there_at_all\n")
-    with pytest.raises(NotInstalledError, match="'not_there_at_all', .*; install it, or choose"):
+    with pytest.raises(NotInstalledError, match=r"'not_there_at_all', .*; install it, or choose"):
         drawn(spec("ours:normed"))
 
 
