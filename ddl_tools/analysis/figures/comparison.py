@@ -250,12 +250,10 @@ def _rounds_left_out(windows: pd.DataFrame) -> dict[str, str]:
     texts: dict[str, str] = {}
     rounds = windows[windows["round"].notna()].drop_duplicates(["study", "block", "round"])
     for study, own in rounds.groupby("study"):
-        # A block's name begins with the time of its start.
-        number = own["block"].rank(method="dense").astype(int)
-        gone = own.assign(number=number)[own["left_out"].eq(DISTURBED).fillna(False)]
+        gone = own[own["left_out"].eq(DISTURBED).fillna(False)].sort_values(["block", "round"])
         named = [
-            f"{int(place['round']) + 1} of block {place['number']}"
-            for place in gone.sort_values(["number", "round"]).to_dict("records")
+            f"{int(one)} of {block}"
+            for one, block in zip(gone["round"], gone["block"], strict=True)
         ]
         first = int(own["left_out"].eq(FIRST).sum())
         texts[str(study)] = f"first of a start: {first}; disturbed: {len(named)}" + (

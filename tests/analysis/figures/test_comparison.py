@@ -286,6 +286,6 @@ def test_rounds_that_do_not_count_are_counted_and_named(tree: Tree, make_run: Ma
     table = points(tree)
     assert table.set_index("strategy").loc["horovod", "pairs"] == 5
     (told,) = table["rounds_left_out"].unique()
-    assert told == "first of a start: 2; disturbed: 1 (round 4 of block 2)"
+    assert told == "first of a start: 2; disturbed: 1 (round 3 of b1)"  # as in the table
     caption = caption_of(comparison.draw(table))
     assert "Rounds left out: first of a start: 2; disturbed: 1." in caption
