@@ -59,7 +59,8 @@ def _check_compiler(spec: RunSpec) -> None:
 
 def check_batch(spec: RunSpec) -> None:
     """Check that one optimiser step has images enough."""
-    if spec.train_images and spec.global_batch_size > spec.train_images:
+    images = spec.train_images
+    if images and spec.global_batch_size > images * spec.passes(images):
         raise SpecError(
             f"global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
             f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "

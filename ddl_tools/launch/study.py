@@ -99,6 +99,7 @@ def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None)
     checked: dict[object, int] = {}
     for item in entries:
         spec, folder = item.spec, _folder_of(item, tree, data_dir)
+        preflight.check_batch(spec)
         if folder is None or spec.data_format != "folder":
             continue
         limits = (spec.train_images, spec.eval_images, spec.classes, spec.global_batch_size)
@@ -180,15 +181,16 @@ def without_throughput(
 ) -> str | None:
     """Say which runs will have no throughput, because all their epochs are discarded.
 
-    `images` are training images by run_id. A run whose images are not known is left out. If runs
-    are `interleaved`, the first round of a start is discarded too.
+    `images` are training images by run_id. A run whose images are not known, or are fewer than its
+    batch, is left out. If runs are `interleaved`, the first round of a start is discarded too.
     """
     cold = {}
     for run in runs:
         known = (images or {}).get(run.run_id, run.known_images)
-        if run.nsys or known is None:  # under nsys no epoch is meant to count
+        steps = 0 if known is None else _steps(run, known)
+        if run.nsys or not steps:  # under nsys no epoch is meant to count
             continue
-        discarded = run.cold_epochs(max(1, _steps(run, known)))
+        discarded = run.cold_epochs(steps)
         if run.epochs - bool(run.profile_steps) - interleaved <= discarded:
             cold[run] = min(discarded, run.epochs)
     if not cold:

@@ -42,6 +42,8 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
     with pytest.raises(SpecError, match="global batch of 128 images"):
         check_run(ddp(2, local_batch_size=64, train_images=127))
     check_run(ddp(2, local_batch_size=64, train_images=128))
+    several = {"min_steps_per_epoch": 3, "eval_every": 0}  # passes over the same images
+    check_run(ddp(2, local_batch_size=64, train_images=127, **several))
 
 
 def test_without_torch_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,6 +237,7 @@ def test_a_study_is_found_by_name_or_file(tmp_path: Path, monkeypatch: pytest.Mo
         ({"eval_images": [9]}, r"eval_images = 9, but there are only 8"),
         ({"train_images": [33]}, r"train_images = 33, but there are only 32"),
         ({"local_batch_size": [64], "train_images": [None]}, r"global batch of 64 images"),
+        ({"local_batch_size": [64], "loader": ["synthetic"]}, r"global batch of 64 images"),
         ({"classes": [3]}, r"classes = 3, but .* has 4 class folders"),
     ],
 )
