@@ -32,15 +32,17 @@ class Spread:
 def spread(study: Study, tree: Tree) -> Spread | None:
     """Return how much the ratio of two configurations varies between starts, or repeats.
 
-    From the records of this machine in `tree`; where these are too few, from the published ones.
-    None if these are too few as well.
+    From the records of this machine in `tree`; where these are too few, from the published ones,
+    always of the study's own kind of device. None if these are too few as well.
     """
-    machine = host()
+    machine, devices = host(), {spec.device for spec in study.expand()}
     for records, name in ((tree, "this machine's records"), (committed(), "the published records")):
         runs = runs_table(records.runs)
         if records is tree:
             own = (runs["machine"] == machine["cpu"]) & (runs["cpu_cores"] == machine["cpu_cores"])
             runs = runs[own]
+        if "auto" not in devices:  # GPUs vary less than two cores of a laptop
+            runs = runs[runs["device_used"].isin(devices)]
         if study.interleave is None:
             logs = list(_of_repeats(runs))
         else:

@@ -71,6 +71,12 @@ def test_records_of_another_machine_tell_nothing(tree: Tree, make_run: MakeRun) 
     assert found.source == "23 degrees of freedom of the published records"
 
 
+def test_records_of_processors_tell_nothing_of_gpus(tree: Tree, make_run: MakeRun) -> None:
+    measure(make_run)
+    on_gpus = study().model_copy(update={"base": {**study().base, "device": "cuda"}})
+    assert spread(on_gpus, tree) is None
+
+
 def test_without_interleaving_repeats_count(tree: Tree, make_run: MakeRun) -> None:
     for repeat in range(21):
         make_run(20.0 * np.exp(0.1 * (-1) ** repeat), strategy="ddp", repeat=repeat)
