@@ -177,7 +177,7 @@ def _directives(
     flags = ["--requeue" if requeues(specs, site) else "--no-requeue"]
     flags += ["--exclusive"] if site.exclusive else []
     given = [f"--{name}={value}" for name, value in values.items() if value is not None]
-    return [*given, *flags, *site.sbatch_lines]
+    return [*site.sbatch_lines, *given, *flags]  # the last one counts
 
 
 def _gpus(spec: RunSpec, site: Site) -> dict[str, str | int]:

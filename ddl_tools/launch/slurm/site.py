@@ -44,7 +44,9 @@ class Site(BaseModel):
     cpus_per_rank: PositiveInt = Field(1, le=10**4)
     memory: str | None = Field(None, pattern=r"^\d+[KMGT]?$", description="of a node; 0: all")
     exclusive: bool = Field(False, description="share no node with other jobs")
-    sbatch_lines: tuple[Directive, ...] = Field((), description="further options of sbatch")
+    sbatch_lines: tuple[Directive, ...] = Field(
+        (), description="further options of sbatch, which hold unless `ddl` gives its own"
+    )
     modules: tuple[Word, ...] = ()
     environment: dict[Variable, Quoted] = Field(default_factory=dict)
     setup: tuple[Line, ...] = Field((), description="shell lines between modules and run")

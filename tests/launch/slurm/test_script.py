@@ -108,6 +108,16 @@ def test_what_was_asked_for_comes_before_what_the_site_says() -> None:
     assert "account" not in text
 
 
+def test_options_of_the_job_win_over_further_ones_of_the_site() -> None:
+    lines = ("--account=theirs", "--time=48:00:00", "--mail-type=END")
+    asked = Options(account="mine", time="01:00:00")
+    text = script("generic", ONE_NODE, asked, sbatch_lines=lines)
+    given = [line.removeprefix("#SBATCH ") for line in text.splitlines() if "#SBATCH" in line]
+    for theirs, mine in (("--account=theirs", "--account=mine"), (lines[1], "--time=01:00:00")):
+        assert given.index(theirs) < given.index(mine)  # sbatch takes the last one
+    assert "--mail-type=END" in given
+
+
 def test_each_rank_sees_the_gpu_of_its_number() -> None:
     words = srun_argv(RunSpec(**{**ONE_NODE, "gpus_per_node": 8}), find_site("lumi"))
     assert words[-5].startswith("--cpu-bind=mask_cpu:0xfe000000000000,")
