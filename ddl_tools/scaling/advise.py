@@ -128,7 +128,9 @@ def advise(request: Request, tree: Tree) -> Advice:
     if not usable:
         raise DataError(_nothing_known(request, sorted({one.machine for one in [*known, *stated]})))
     of = request.model, request.dataset, request.epochs
-    accuracy = of_records(tree, *of) or of_paper(*of)
+    accuracy = of_records(tree, *of)
+    if accuracy is None and request.epoch_images == IMAGENET_TRAIN_IMAGES:
+        accuracy = of_paper(*of)
     sizes, training = machine.sizes(request.max_gpus), (request.epoch_images, request.epochs)
     found = [
         option
@@ -198,8 +200,8 @@ def _check(found: Sequence[Option], limits: Limits, request: Request) -> None:
         )
     if limits.accuracy is not None and not any(one.accuracy for one in found):
         raise DataError(
-            "no measurement of accuracy for this network, data set and number of epochs, so that "
-            f"accuracy={limits.accuracy:g} cannot be judged; train to the end once, e.g. `ddl "
+            "no measurement of accuracy for this network, these images and number of epochs, so "
+            f"that accuracy={limits.accuracy:g} cannot be judged; train to the end once, e.g. `ddl "
             "study run accuracy_paper`, or leave it out"
         )
 

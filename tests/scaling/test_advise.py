@@ -50,6 +50,12 @@ def test_the_cheapest_of_those_that_meet_a_deadline_is_advised(answer: Answer) -
     assert any(one.configuration.strategy == "horovod" for one in found.equal)
 
 
+def test_the_papers_accuracy_says_nothing_of_other_images(answer: Answer) -> None:
+    assert not any(one.accuracy for one in answer(deadline=1.0, images=20_000).options)
+    with pytest.raises(DataError, match="no measurement of accuracy for this network, these"):
+        answer(deadline=1.0, accuracy=76.0, images=20_000)
+
+
 def test_without_a_deadline_the_fastest_is_advised(answer: Answer) -> None:
     found = answer(accuracy=70.0)
     assert found.advised.deadline.value == min(one.deadline.value for one in met(found))

@@ -99,7 +99,8 @@ def _laptop() -> list[pd.DataFrame]:
     if not observed:
         return []
     table = _fitted(fit_throughput(observed).throughput, 1, observed, "measured")
-    return [table.assign(panel=_name(*_MEASURED, "two CPU cores"), quantity="throughput")]
+    panel = _name(*_MEASURED, "two CPU cores, published")
+    return [table.assign(panel=panel, quantity="throughput")]
 
 
 def _emulation() -> list[pd.DataFrame]:
@@ -180,4 +181,5 @@ def _agreement(points: pd.DataFrame) -> str:
         return held
     emulated = by_source["emulated"]["value"]
     error = (by_source["calculated"]["value"].loc[emulated.index] / emulated - 1).abs().max()
-    return f"{held}; calculated efficiency is within {100 * error:.1f} % of the emulated one"
+    where = f"on links of {_LINKS_MBIT:g} Mbit/s"
+    return f"{held}; {where} calculated and emulated efficiency agree within {100 * error:.1f} %"
