@@ -72,7 +72,8 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
         record = _plan(request, site, where, readable)  # before time is spent on packages
     here = [machine.results(tree), data]
     if site and record:
-        found = [*machine.examine_packages(()), *here, scheduler]
+        packages = machine.examine_packages(())
+        found = [*(login_node.of_site(one, site) for one in packages), *here, scheduler]
         found += login_node.examine(site, record.spec, tree)
     else:
         runs = Study.load(STUDIES / "laptop.yaml").expand()

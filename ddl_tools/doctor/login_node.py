@@ -50,6 +50,20 @@ def examine(site: Site, spec: RunSpec, tree: Tree) -> list[Finding]:
     return [_modules(site), _caches(site), *shared]
 
 
+def of_site(found: Finding, site: Site) -> Finding:
+    """Return the finding on a package, a warning if Horovod lacks what the site's jobs need."""
+    needed = {"NCCL": site.gpus_per_node > 0, "MPI": site.horovod_controller == "mpi"}
+    lacks = [name for name, needs in needed.items() if needs and name not in found.detail]
+    if found.subject != "horovod" or found.state != "ok" or not lacks:
+        return found
+    return Finding(
+        found.subject,
+        "warn",
+        f"{found.detail}; without {' and '.join(lacks)}, which this site's jobs need",
+        "build it again: docs/how-to/install-horovod.md",
+    )
+
+
 def verdict(script: str) -> Finding:
     """Ask `sbatch` itself whether it would take a job."""
     with Passing() as folder:

@@ -45,6 +45,22 @@ def found(**fields: object) -> dict[str, Finding]:
 
 
 @pytest.mark.parametrize(
+    ("fields", "detail", "state"),
+    [
+        ({}, "0.28.1, with Gloo", "ok"),
+        ({"gpus_per_node": 4, "gpu_request": "gres"}, "0.28.1, with Gloo", "warn"),
+        ({"gpus_per_node": 4, "gpu_request": "gres"}, "0.28.1, with Gloo NCCL", "ok"),
+        ({"horovod_controller": "mpi"}, "0.28.1, with Gloo NCCL", "warn"),
+    ],
+)
+def test_horovod_is_judged_by_what_the_sites_jobs_need(fields, detail, state) -> None:
+    site = Site.model_validate({"description": "made", **fields})
+    assert login_node.of_site(Finding("horovod", "ok", detail), site).state == state
+    other = Finding("deepspeed", "ok", detail)
+    assert login_node.of_site(other, site) == other
+
+
+@pytest.mark.parametrize(
     ("modules", "state", "words"),
     [
         ((), "ok", "none needed"),
