@@ -178,7 +178,7 @@ def test_judges_the_libraries_of_a_folder(tree, every_configuration, show) -> No
 @pytest.mark.notebook
 @EACH
 def test_works_without_any_run(path: Path, show: Show, tmp_path: Path) -> None:
-    notebook = show(path, results=str(tmp_path / "empty"))
+    notebook = show(path, results=str(tmp_path))
     stated = {SCALING, TIME, SCHEDULES, ACCURACY, ADVISE}
     assert bool(pictures(notebook)) == (path in stated)
     assert path in {*stated, CLAIMS} or "No run here answers this question." in text_of(notebook)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddl_core.errors import RecordError
 from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, has_answer
@@ -54,7 +55,9 @@ class Result:
 
 
 def tree_of(results: str) -> Tree:
-    """Return the records of a folder; of "", the committed ones."""
+    """Return the records of a folder, of "" the committed ones; `RecordError` if it is missing."""
+    if results and not Path(results).is_dir():
+        raise RecordError(f"there is no folder of results {Path(results).resolve()}")
     return Tree(Path(results).resolve()) if results else committed()
 
 
