@@ -192,9 +192,15 @@ def _most_accurate(able: list[Option], found: Sequence[Option]) -> list[Option]:
 
 
 def _check(found: Sequence[Option], limits: Limits, request: Request) -> None:
+    machine, most = request.machine, request.max_gpus
+    if not (sizes := machine.sizes(most)):
+        raise DataError(
+            f"max_gpus={most}: a node of {machine.name} has {machine.ranks_per_node} GPUs, and a "
+            f"job gets whole nodes; allow at least {machine.ranks_per_node}"
+        )
     if not found:
         raise DataError(
-            f"no option on {request.machine.sizes(request.max_gpus)} GPUs (ranks): either none of "
+            f"no option on {sizes} GPUs (ranks): either none of "
             f"these is measured or at most {MAX_EXTRAPOLATION} times beyond, or an epoch has fewer "
             "images than a step; change max_gpus or images, or measure more sizes"
         )

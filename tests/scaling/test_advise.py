@@ -168,7 +168,7 @@ def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) ->
         ({"max_gpus": -4}, SpecError, "max_gpus=-4"),
         ({"dataset": "mine"}, SpecError, "dataset='mine'"),
         ({"images": 200}, DataError, "no option on"),
-        ({"max_gpus": 3}, DataError, "no option on"),
+        ({"max_gpus": 3}, DataError, "max_gpus=3: a node of juwels_booster has 4 GPUs"),
     ],
 )
 def test_a_wrong_request_is_refused(answer: Answer, changes: dict, error: type, words: str) -> None:
