@@ -52,7 +52,8 @@ class Search:
         self.space = found or space(request)
         text = f"{replace(request, epochs=1)} {self.space.hardware} {self.space.baseline.run_id}"
         model = re.sub(r"\W", "_", request.model.lower(), flags=re.ASCII)
-        self.name = f"recommend_{model}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+        # A study's name has at most LONGEST_NAME characters; the hash tells long ones apart.
+        self.name = f"recommend_{model[:64]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
         self.failed: dict[RunSpec, str] = {}
         self._ends = math.inf
         self._start_s, self._epoch_s = START_S, 0.0

@@ -1,6 +1,7 @@
 """What a search says of its limit and of its time, without any run."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +11,8 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import STOPPED, LaunchError, SpecError
 from ddl_tools.analysis import estimates
 from ddl_tools.recommend.answer import COMMUNICATION, COMPUTE, LOADER, WAITING, Answer
-from ddl_tools.recommend.candidates import Request
-from ddl_tools.recommend.search import Search
+from ddl_tools.recommend.candidates import Request, space
+from ddl_tools.recommend.search import Search, study_of
 from ddl_tools.records.paths import results
 from tests.launch.running import ddl
 from tests.pictures import write_pictures
@@ -48,6 +49,15 @@ def test_too_little_time_says_how_much_would_do(tmp_path: Path) -> None:
     search._ends, search._epoch_s = time.monotonic() + 45, 10.0
     with pytest.raises(SpecError, match=r"--minutes 1 is too short to compare .*; \d would do"):
         search._next()
+
+
+def test_a_long_name_of_a_network_leaves_the_name_of_its_study_valid(tmp_path: Path) -> None:
+    names = [f"{'a' * 96}:{end}" for end in "bc"]
+    asked = Request("resnet8", write_pictures(tmp_path, 64, 8))
+    found = space(asked)
+    first, second = (Search(replace(asked, model=name), results(), found) for name in names)
+    study = study_of(first.name, names[0], found.single_changes(), 1)
+    assert study.name == first.name != second.name
 
 
 def test_without_a_complete_start_the_failure_is_named(tmp_path: Path) -> None:
