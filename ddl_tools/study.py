@@ -205,3 +205,9 @@ for _kind, _form, _beginnings in (
         f"tag:yaml.org,2002:{_kind}", re.compile(f"({_form})$"), _beginnings
     )
 YamlLoader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+
+
+class YamlDumper(yaml.SafeDumper):
+    """Writer that quotes the texts which `YamlLoader` would read as something else."""
+
+    yaml_implicit_resolvers = YamlLoader.yaml_implicit_resolvers

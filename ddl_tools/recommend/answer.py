@@ -23,7 +23,7 @@ from ddl_tools.records.ledger import read_study
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling.configuration import Span, digits
-from ddl_tools.study import Study
+from ddl_tools.study import Study, YamlDumper
 
 MOST_NAMED = 4  # configurations in a list
 WORTH = 0.10  # gain that the removal of a part must promise to count as the limit
@@ -230,7 +230,7 @@ def write_study_file(study: Study, tree: Tree) -> Path:
     """Write the file of a study in the folder of the answers, and return its path."""
     path = tree.root / "recommend" / f"{study.name}.yaml"
     content = study.model_dump(exclude_none=True, exclude_defaults=True)
-    write_atomically(path, yaml.safe_dump(content, sort_keys=False))
+    write_atomically(path, yaml.dump(content, Dumper=YamlDumper, sort_keys=False))
     return path
 
 

@@ -10,10 +10,18 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_core.errors import STOPPED, LaunchError, SpecError
 from ddl_tools.analysis import estimates
-from ddl_tools.recommend.answer import COMMUNICATION, COMPUTE, LOADER, WAITING, Answer
+from ddl_tools.recommend.answer import (
+    COMMUNICATION,
+    COMPUTE,
+    LOADER,
+    WAITING,
+    Answer,
+    write_study_file,
+)
 from ddl_tools.recommend.candidates import Request, space
 from ddl_tools.recommend.search import Search, study_of
-from ddl_tools.records.paths import results
+from ddl_tools.records.paths import Tree, results
+from ddl_tools.study import Study
 from tests.launch.running import ddl
 from tests.pictures import write_pictures
 
@@ -58,6 +66,13 @@ def test_a_long_name_of_a_network_leaves_the_name_of_its_study_valid(tmp_path: P
     first, second = (Search(replace(asked, model=name), results(), found) for name in names)
     study = study_of(first.name, names[0], found.single_changes(), 1)
     assert study.name == first.name != second.name
+
+
+def test_a_study_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for name in ("08", "1e5", "0x10", "no", "null"):
+        base = {"dataset": name, "model": "a:b", "base_lr": 1e-05}
+        study = Study(name="train", question=f"{name}: yes?", base=base)
+        assert Study.load(write_study_file(study, Tree(tmp_path))) == study
 
 
 def test_without_a_complete_start_the_failure_is_named(tmp_path: Path) -> None:
