@@ -6,6 +6,8 @@ those that are left; all runs of a start and size share the nodes of one job.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, SpecError
@@ -38,7 +40,10 @@ class SiteSearch(Search):
         self, request: Request, tree: Tree, site_name: str, options: Options, max_node_hours: float
     ) -> None:
         site = find_site(site_name)
-        super().__init__(request, tree, site_space(request, site, max(NODES)))
+        found = site_space(request, site, max(NODES))
+        # Two sites may have one description.
+        found = replace(found, hardware=f"{Path(site_name).stem}: {found.hardware}")
+        super().__init__(request, tree, found)
         self.site_name, self.options, self._max_node_hours = site_name, options, max_node_hours
         limit = clock(round(60 * request.minutes))  # of a run; a job has the sum of its runs'
         # Nothing is saved at the notice of the limit, and the next call submits what was cut off.

@@ -12,10 +12,12 @@ from click.testing import Result
 
 from ddl_core.config import RunSpec
 from ddl_core.registry import LOADERS, STRATEGIES
-from ddl_tools.launch.slurm.script import block_name
+from ddl_tools.launch.slurm.script import Options, block_name
 from ddl_tools.recommend import candidates
+from ddl_tools.recommend.candidates import Request
+from ddl_tools.recommend.site import SiteSearch
 from ddl_tools.records.ledger import Entry, ledger, read_study
-from ddl_tools.records.paths import results
+from ddl_tools.records.paths import SITES, results
 from ddl_tools.records.run import Attempt, Failure, append_epoch, read_record, write_record
 from ddl_tools.study import Study
 from tests.analysis.drawn import draw_only
@@ -186,6 +188,16 @@ def test_a_configuration_that_fails_is_named(images: Path, sbatch: Path) -> None
     complete_all()
     lines = lines_of(recommend(images))
     assert re.search(r"failed: PyTorch-FSDP.* \(on 1 node: DataError: its own\)", lines["slower"])
+
+
+def test_each_site_has_a_search_of_its_own(images: Path, tmp_path: Path) -> None:
+    """Also copies of a site's file, which have its description."""
+    copy = tmp_path / "copy.toml"
+    copy.write_bytes((SITES / "localtest.toml").read_bytes())
+    sites = ("localtest", str(SITES / "localtest.toml"), str(copy))
+    asked = Request("resnet8", images)
+    named, path, other = (SiteSearch(asked, results(), site, Options(), 10.0) for site in sites)
+    assert named.name == path.name != other.name
 
 
 def test_where_all_fail_the_cause_is_said(images: Path, sbatch: Path) -> None:
