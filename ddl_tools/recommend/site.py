@@ -5,6 +5,7 @@ those that are left; all runs of a start and size share the nodes of one job.
 """
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from ddl_tools.launch.slurm.reconcile import reconciled, with_queue
 from ddl_tools.launch.slurm.script import Options
 from ddl_tools.launch.slurm.site import clock, find_site
 from ddl_tools.launch.slurm.submit import Choice, SubmitPlan
-from ddl_tools.recommend.answer import Answer, span, write_study_file
+from ddl_tools.recommend.answer import Answer, results_words, span, write_study_file
 from ddl_tools.recommend.candidates import Request, site_space
 from ddl_tools.recommend.race import Race
 from ddl_tools.recommend.search import FAILED, Search, study_of
@@ -93,8 +94,9 @@ class SiteSearch(Search):
         jobs = submit.submit(study, self.tree, site, options, choice, data_dir=data_dir, show=check)
         if numbers := list(dict.fromkeys(job_id for _, job_id in jobs)):
             show(f"submitted: {plural(len(numbers), 'job')}, {', '.join(numbers)}")
-        path = write_study_file(study, self.tree)
-        show(f"call again once all jobs have ended; until then: ddl study status {path}")
+        study_file = str(write_study_file(study, self.tree))
+        words = shlex.join([study_file, *results_words(self.tree)])
+        show(f"call again once all jobs have ended; until then: ddl study status {words}")
         return False
 
     def _due(self) -> Study | None:
@@ -136,8 +138,10 @@ class SiteAnswer(Answer):
 
     def _parts(self) -> dict[str, str]:
         parts = super()._parts()
-        account = self.search.options.account
-        options = ["--site", self.search.site_name, *(["--account", account] if account else [])]
+        given = self.search.options
+        options = ["--site", self.search.site_name]
+        options += ["--account", given.account] if given.account else []
+        options += ["--partition", given.partition] if given.partition else []
         head = {
             "use": f"{parts.pop('use')}; on {plural(self.leader.nodes, 'node')}",
             "speed": parts.pop("speed"),

@@ -75,6 +75,13 @@ def test_a_study_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert Study.load(write_study_file(study, Tree(tmp_path))) == study
 
 
+def test_the_start_names_the_folder_of_the_records_if_it_was_given(tmp_path: Path) -> None:
+    for tree, end in ((results(), "--data D"), (Tree(tmp_path), f"--data D --results {tmp_path}")):
+        search = SimpleNamespace(request=Request("resnet8", Path("D")), tree=tree)
+        known = SimpleNamespace(_training_file="F", search=search)
+        assert Answer._start(known, "run") == f"ddl study run F {end}"
+
+
 def test_without_a_complete_start_the_failure_is_named(tmp_path: Path) -> None:
     """The time was over before another strategy could run."""
     search = Search(Request("resnet8", write_pictures(tmp_path, 64, 8), minutes=1), results())

@@ -165,7 +165,7 @@ def test_two_rounds_end_with_the_fastest_and_a_forecast(images: Path, sbatch: Pa
 
 
 def test_known_accuracy_is_told_at_its_batch(images: Path, sbatch: Path) -> None:
-    asked = ("--max-node-hours", "2.4", "--epochs", "4")
+    asked = ("--max-node-hours", "2.4", "--epochs", "4", "--account", "a", "--partition", "p")
     recommend(images, *asked)
     complete_all()
     for item in runs():
@@ -176,6 +176,7 @@ def test_known_accuracy_is_told_at_its_batch(images: Path, sbatch: Path) -> None
     lines = lines_of(answer)
     assert lines["accuracy"].startswith("batch 32 50 [49, 51] %")
     assert "2 starts, too few for an interval" in lines["speed"]
+    assert lines["start"].endswith("--site localtest --account a --partition p")
 
 
 def test_a_configuration_that_fails_is_named(images: Path, sbatch: Path) -> None:
