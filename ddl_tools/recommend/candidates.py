@@ -34,6 +34,7 @@ GIB = 2**30
 SEARCHED = (
     *("strategy", "loader", "gpus_per_node", "loader_workers"),
     *("precision", "channels_last", "compile"),
+    "work",  # the loader alone
 )
 
 Level = Mapping[str, Any]

@@ -18,7 +18,7 @@ from ddl_tools.recommend.answer import (
     Answer,
     write_study_file,
 )
-from ddl_tools.recommend.candidates import Request, space
+from ddl_tools.recommend.candidates import Request, difference, space
 from ddl_tools.recommend.search import Search, study_of
 from ddl_tools.records.paths import Tree, results
 from ddl_tools.study import Study
@@ -73,6 +73,13 @@ def test_a_study_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         base = {"dataset": name, "model": "a:b", "base_lr": 1e-05}
         study = Study(name="train", question=f"{name}: yes?", base=base)
         assert Study.load(write_study_file(study, Tree(tmp_path))) == study
+
+
+def test_a_half_that_failed_is_named(tmp_path: Path) -> None:
+    search = Search(Request("resnet8", write_pictures(tmp_path, 64, 8)), results())
+    leader = search.space.baseline
+    names = [difference(half, leader) for half in search.halves(leader)]
+    assert names == ["loading alone", "loader synthetic"]
 
 
 def test_the_start_names_the_folder_of_the_records_if_it_was_given(tmp_path: Path) -> None:
