@@ -1,5 +1,6 @@
 """``ddl recommend``."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,18 @@ def _numbers(
     return found
 
 
+def _finite(
+    context: click.Context, parameter: click.Parameter, value: float | None
+) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a finite number")
+    return value
+
+
 @click.command()
 @click.option("--model", default="resnet50", help="Network, as of `ddl run`.")
 @common.data_option
-@click.option("--minutes", type=click.FloatRange(1), metavar="N",
+@click.option("--minutes", type=click.FloatRange(1), metavar="N", callback=_finite,
               help="Time limit. [default: 10; with --site 5, of each run]")  # fmt: skip
 @click.option("--workers", metavar="N,N,...", callback=_numbers,
               help="Numbers of ranks to try. [default: 1, 2, 4, ... up to the GPUs, else cores]"
@@ -40,8 +49,9 @@ def _numbers(
 @common.site_option("Measure in SLURM jobs on 1, 2 and 4 nodes: a name from slurm/, or a path.")
 @common.account_option
 @common.partition_option
-@click.option("--max-node-hours", type=click.FloatRange(0), default=10.0, metavar="N",
-              help="With --site: limit of all jobs, by their time limits.")  # fmt: skip
+@click.option("--max-node-hours", type=click.FloatRange(0), metavar="N", callback=_finite,
+              help="With --site: limit of all jobs, by their time limits. [default: 10]"
+              )  # fmt: skip
 @common.results_option
 @common.dry_run_option
 def recommend(
@@ -50,7 +60,7 @@ def recommend(
     site_name: str | None,
     account: str | None,
     partition: str | None,
-    max_node_hours: float,
+    max_node_hours: float | None,
     tree: Tree,
     dry_run: bool,
     **request: Any,
@@ -72,8 +82,11 @@ def recommend(
     from ddl_tools.recommend.search import Search
     from ddl_tools.recommend.site import SiteAnswer, SiteSearch
 
-    if (account or partition) and not site_name:
-        raise click.UsageError("--account and --partition are of SLURM jobs; name a --site")
+    if not site_name and (account or partition or max_node_hours is not None):
+        raise click.UsageError(
+            "--account, --partition and --max-node-hours are of SLURM jobs; name a --site"
+        )
+    max_node_hours = 10.0 if max_node_hours is None else max_node_hours
     data_dir, minutes = data_dir or tree.dataset("sample"), minutes or (5 if site_name else 10)
     asked = Request(data_dir=data_dir.resolve(), minutes=minutes, **request)
     answer: Answer

@@ -110,6 +110,20 @@ def test_the_cost_is_shown_and_limited(images: Path, sbatch: Path) -> None:
     assert len({(item.spec.strategy, item.spec.loader) for item in runs()}) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--max-node-hours", "3"), "--max-node-hours are of SLURM jobs; name a --site"),
+        (("--site", "localtest", "--max-node-hours", "inf"), "inf is not a finite number"),
+        (("--site", "localtest", "--max-node-hours", "nan"), "nan is not a finite number"),
+        (("--minutes", "inf"), "inf is not a finite number"),
+    ],
+)
+def test_a_limit_that_limits_nothing_is_refused(words: tuple[str, ...], told: str) -> None:
+    refused = ddl("recommend", *words, status=2)
+    assert told in said(refused)
+
+
 def said(result: Result) -> str:
     return " ".join(result.output.split())
 
