@@ -45,7 +45,9 @@ class SiteSearch(Search):
         # Two sites may have one description.
         found = replace(found, hardware=f"{Path(site_name).stem}: {found.hardware}")
         super().__init__(request, tree, found)
-        self.site_name, self.options, self._max_node_hours = site_name, options, max_node_hours
+        self.site_name, self._max_node_hours = site_name, max_node_hours
+        remedy = "lower --minutes, or --max-node-hours for fewer configurations"
+        self.options = replace(options, too_long=remedy)
         limit = clock(round(60 * request.minutes))  # of a run; a job has the sum of its runs'
         # Nothing is saved at the notice of the limit, and the next call submits what was cut off.
         self._site = site.model_copy(update={"time": limit, "signal_s": 30, "requeues": 0})

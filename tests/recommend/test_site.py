@@ -110,6 +110,19 @@ def test_the_cost_is_shown_and_limited(images: Path, sbatch: Path) -> None:
     assert len({(item.spec.strategy, item.spec.loader) for item in runs()}) == 2
 
 
+def test_a_job_above_the_limit_of_the_site_names_options_that_exist(
+    images: Path, sbatch: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "short.toml"
+    site.write_text('description = "x"\ntime_max = "00:14:00"\n')
+    refused = ddl("recommend", "--model", "resnet8", "--data", images, "--site", site)
+    assert refused.exit_code == 1
+    assert "3 runs of 00:05:00 each), but a job of this site may last 00:14:00" in said(refused)
+    assert "lower --minutes, or --max-node-hours" in said(refused)
+    assert "--by run" not in said(refused)
+    assert not sbatch.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

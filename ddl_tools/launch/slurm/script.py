@@ -41,11 +41,15 @@ def may_be_of(job: str, item: Entry) -> bool:
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says about all jobs of a study; None: as the site says."""
+    """What the command line says about all jobs of a study; None: as the site says.
+
+    `too_long` is the remedy for a job above the site's limit; None: that of `ddl study submit`.
+    """
 
     account: str | None = None
     partition: str | None = None
     time: str | None = None
+    too_long: str | None = None
 
     def limit_s(self, site: Site, runs: int = 1) -> int:
         """Return the time limit of a job: what was asked for, else the sum of its runs' limits."""
@@ -74,10 +78,14 @@ class Options:
         if limit_s > seconds(site.time_max):
             of = "" if self.time or runs == 1 else f" ({runs} runs of {site.time} each)"
             apart = "" if runs == 1 else ", or submit each run as a job of its own with --by run"
+            remedy = self.too_long or (
+                f"give it no more with --time {site.time_max}: what is then left goes on when the "
+                f"study is submitted again{apart}"
+            )
             raise SpecError(
                 f"{name} asks for {clock(limit_s)}{of}, but a job of this site may last "
-                f"{site.time_max} (time_max); give it no more with --time {site.time_max}: what is "
-                f"then left goes on when the study is submitted again{apart}"
+                f"{site.time_max} (time_max)",
+                remedy=remedy,
             )
 
 
