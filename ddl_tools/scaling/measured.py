@@ -1,12 +1,17 @@
 """Configurations that were measured: Amdahl's law fitted to the runs of each."""
 
+import logging
 from collections.abc import Sequence
+from functools import cache
 
 from ddl_tools.labels import labels, plural
+from ddl_tools.records.damage import examine
 from ddl_tools.records.paths import Tree
-from ddl_tools.records.run import RunRecord, read_epochs, read_record
+from ddl_tools.records.run import RunRecord, read_epochs
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
 from ddl_tools.scaling.configuration import Configuration, Span
+
+log = logging.getLogger(__name__)
 
 # Fields that do not change the throughput. Two runs that differ in any other one are never pooled.
 _WITHOUT_EFFECT = {
@@ -26,15 +31,27 @@ def machine_name(system: dict[str, object] | None) -> str:
 
 
 def trained(tree: Tree, model: str, dataset: str) -> list[RunRecord]:
-    """Return the completed PyTorch trainings of a network on a data set."""
-    records = [read_record(path.parent) for path in sorted(tree.runs.glob("*/*/run.json"))]
+    """Return the completed PyTorch trainings of a network on a data set.
+
+    The log names damaged records, which are left out.
+    """
+    found = [examine(path.parent) for path in sorted(tree.runs.glob("*/*/run.json"))]
+    for one in found:
+        for line in one.lines():
+            _warn(line)
     return [
         one
-        for one in records
-        if one.status == "completed"
+        for one in (run.record for run in found if not run.damages)
+        if one
+        and one.status == "completed"
         and (one.spec.framework, one.spec.work, one.spec.emulated) == ("torch", "train", False)
         and (one.spec.model, one.spec.dataset) == (model, dataset)
     ]
+
+
+@cache  # advice reads all records twice
+def _warn(line: str) -> None:
+    log.warning("left out: %s", line)
 
 
 def throughput(tree: Tree, record: RunRecord) -> float | None:

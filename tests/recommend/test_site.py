@@ -17,7 +17,7 @@ from ddl_tools.recommend import candidates
 from ddl_tools.recommend.candidates import Request
 from ddl_tools.recommend.site import SiteSearch
 from ddl_tools.records.ledger import Entry, ledger, read_study
-from ddl_tools.records.paths import SITES, results
+from ddl_tools.records.paths import SITES, RunFiles, results
 from ddl_tools.records.run import Attempt, Failure, append_epoch, read_record, write_record
 from ddl_tools.study import Study
 from tests.analysis.drawn import draw_only
@@ -198,6 +198,9 @@ def test_known_accuracy_is_told_at_its_batch(images: Path, sbatch: Path) -> None
     for item in runs():
         if item.spec.nodes == 4:
             append_epoch(item.directory, line(3, "eval", top1=0.5))
+    damaged = results().study("other") / "one"
+    damaged.mkdir(parents=True)
+    RunFiles(damaged).record.write_text("{")
     # No node-hours are left for a second round.
     answer = recommend(images, *asked)
     lines = lines_of(answer)

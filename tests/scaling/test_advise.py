@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ddl_core.errors import DataError, SpecError
-from ddl_tools.records.paths import Tree
+from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.scaling import render
 from ddl_tools.scaling.advise import Advice, Machine, Request, advise
 from ddl_tools.scaling.measured import configurations, machine_name
@@ -157,6 +157,26 @@ def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) ->
     assert "3 runs" in one.sources[0]
     rate = one.throughput(2)
     assert rate.low < 320 / 12.0 < 320 / 10.0 < rate.high
+
+
+def test_damaged_records_are_named_once_and_left_out(
+    answer: Answer, make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    for ranks in (1, 2):
+        measure(make_run, ranks, 20.0 / ranks)
+    folders = [make_run(0.1, strategy="ddp", nodes=2, repeat=one) for one in (1, 2, 3)]
+    files = [RunFiles(folder) for folder in folders]
+    files[0].record.write_text("{")
+    files[1].record.write_text(files[1].record.read_text().replace('"ddp"', '"plugged"', 1))
+    files[2].epochs.write_text("no line\n")
+    found = answer(HERE, deadline=10.0, **SAMPLE)
+    assert [one.configuration.sizes for one in found.options] == [(1, 2)] * 4
+    causes = ("not valid", "'plugged' is not known", "line 1")
+    assert len(caplog.messages) == len(causes)
+    for folder, cause in zip(folders, causes, strict=True):
+        (line,) = (one for one in caplog.messages if str(folder) in one)
+        assert line.startswith("left out: ")
+        assert cause in line
 
 
 @pytest.mark.parametrize(
