@@ -22,15 +22,11 @@ from ddl_tools.records.damage import Examined, examine
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.profiling import read_profile
+from ddl_tools.records.rounds import Round, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord, Slot
 from ddl_tools.records.storage import write_atomically
 
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
-
-LEAST_CPU = 0.85
-"""Of a run's median of CPU seconds over wall seconds: a window below it was disturbed."""
-FIRST, DISTURBED = "first of a start", "disturbed"
-"""Why the windows of a round do not count."""
 
 WINDOW = "window"
 UNKNOWN = "unknown"  # status of a row of a record that names what is not installed here
@@ -121,7 +117,7 @@ def windows_table(runs_dir: Path, studies: Sequence[str] | None = None) -> pd.Da
     block, reference, round and place are empty where runs were not interleaved; runs that shared
     the nodes of a job have a block alone. Damaged records have no rows. left_out says why no window
     of a round counts: the round is the first one of a start (`FIRST`), or one of its trainings had
-    less of the processor than the rest of its run (`DISTURBED`, see `LEAST_CPU`).
+    less of the processor than the rest of its run (`DISTURBED`, see `rounds_left_out`).
     """
     return _windows_frame(_read(Tree(runs_dir.parent), studies))
 
@@ -213,45 +209,29 @@ def _row(run: Examined) -> dict[str, Any]:
     return known | _measured(run.record, run.rows)
 
 
-def _windows(run: Examined) -> list[dict[str, Any]]:
+def _windows(run: Examined, why: Mapping[Round, str]) -> list[dict[str, Any]]:
     record = run.record
     if record is None:
         return []
     job = {"block": record.attempts[-1].block} if record.attempts else {}
-    warm = [row for row in run.rows if row.phase == "train" and not row.cold]
-    why = _left_out(warm, record.spec.work)
     return [
         {
             "study": record.study,
             "run_id": record.run_id,
-            **(row.interleave.model_dump() if row.interleave else job),
+            **(slot.model_dump() if (slot := row.interleave) else job),
             **{name: getattr(row, name) for name in ("epoch", "samples", "wall_s", "cpu_s")},
             "throughput_samples_per_s": metrics.throughput(row.samples, row.wall_s),
             "throughput_samples_per_cpu_s": metrics.throughput(row.samples, row.cpu_s),
-            "left_out": why.get(row.epoch),
+            "left_out": why.get((record.study, slot.block, slot.round)) if slot else None,
         }
-        for row in warm
+        for row in run.rows
+        if row.phase == "train" and not row.cold
     ]
 
 
-def _left_out(warm: list[EpochRecord], work: str) -> dict[int, str]:
-    """Return by epoch why an interleaved window of one run does not count."""
-    own = [row for row in warm if row.interleave and row.wall_s > 0]
-    if not own:
-        return {}
-    cores = [row.cpu_s / row.wall_s for row in own]
-    # Loading alone takes a tenth of a second, ten ticks of the CPU's clock: these show nothing.
-    least = LEAST_CPU * float(np.median(cores)) if work == "train" else 0.0
-    why = {row.epoch: DISTURBED for row, busy in zip(own, cores, strict=True) if busy < least}
-    first = {row.interleave.block: row.epoch for row in reversed(own) if row.interleave}
-    return why | dict.fromkeys(first.values(), FIRST)
-
-
 def _windows_frame(runs: Sequence[Examined]) -> pd.DataFrame:
-    table = _frame([row for run in runs for row in _windows(run)], WINDOW_COLUMNS)
-    # Whole rounds: what is left has a partner from the same seconds. FIRST comes after DISTURBED.
-    rounds = table[table["round"].notna()].groupby(["study", "block", "round"])["left_out"]
-    table["left_out"] = rounds.transform("max").reindex(table.index).astype("string")
+    why = rounds_left_out(runs)
+    table = _frame([row for run in runs for row in _windows(run, why)], WINDOW_COLUMNS)
     return table.sort_values(["study", "run_id", "epoch"], ignore_index=True, kind="stable")
 
 

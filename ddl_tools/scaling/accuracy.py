@@ -72,7 +72,7 @@ def of_paper(model: str, dataset: str, epochs: int) -> Accuracy | None:
 def of_records(tree: Tree, model: str, dataset: str, epochs: int) -> Accuracy | None:
     """Return what the runs of a tree reached with SGD after this number of epochs, else None."""
     reached, studies = [], set()
-    for record in trained(tree, model, dataset):
+    for record, _ in trained(tree, model, dataset):
         spec = record.spec
         if (spec.epochs, spec.optimizer) != (epochs, "sgd"):
             continue

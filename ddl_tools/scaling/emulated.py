@@ -15,9 +15,8 @@ from ddl_core.registry import title
 from ddl_tools.emulation.nodes import ON_THE_WIRE
 from ddl_tools.emulation.validity import rejected
 from ddl_tools.records.paths import Tree, committed
-from ddl_tools.records.run import read_record
 from ddl_tools.scaling.communication import DDP_BUCKET_MB, Exchange, Network, exposed_s
-from ddl_tools.scaling.measured import throughput
+from ddl_tools.scaling.measured import throughputs
 
 STUDY = "emulated_cluster"
 # Fields that change the step and that the calculator does not know.
@@ -69,12 +68,11 @@ def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
     `DataError` if there is none.
     """
     found = []
-    for directory in tree.run_folders(study):
-        record = read_record(directory)
+    for record, rate in throughputs(tree.run_folders(study)):
         facts = record.emulation
         if record.status != "completed" or facts is None or rejected(record):
             continue
-        if rate := throughput(tree, record):
+        if rate:
             mbit = facts.link_mbit_least or np.inf
             found.append(Run(record.spec, record.global_batch_size / rate, mbit))
     if not found:

@@ -1,13 +1,15 @@
 """Configurations that were measured: Amdahl's law fitted to the runs of each."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
+from pathlib import Path
 
 from ddl_tools.labels import labels, plural
 from ddl_tools.records.damage import examine
 from ddl_tools.records.paths import Tree
-from ddl_tools.records.run import RunRecord, read_epochs
+from ddl_tools.records.rounds import Round, rounds_left_out
+from ddl_tools.records.run import EpochRecord, RunRecord
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
 from ddl_tools.scaling.configuration import Configuration, Span
 
@@ -30,23 +32,20 @@ def machine_name(system: dict[str, object] | None) -> str:
     return str(known.get("accelerator") or f"{known.get('cpu')}, {known.get('cpu_cores')} cores")
 
 
-def trained(tree: Tree, model: str, dataset: str) -> list[RunRecord]:
-    """Return the completed PyTorch trainings of a network on a data set.
+def throughputs(folders: Iterable[Path]) -> list[tuple[RunRecord, float | None]]:
+    """Return records, each with its images per second over the epochs that count, if any do.
 
-    The log names damaged records, which are left out.
+    `folders` are those of all runs of their studies. The log names damaged records, which are left
+    out.
     """
-    found = [examine(path.parent) for path in sorted(tree.runs.glob("*/*/run.json"))]
-    for one in found:
-        for line in one.lines():
+    runs = list(map(examine, folders))
+    why, found = rounds_left_out(runs), []
+    for run in runs:
+        for line in run.lines():
             _warn(line)
-    return [
-        one
-        for one in (run.record for run in found if not run.damages)
-        if one
-        and one.status == "completed"
-        and (one.spec.framework, one.spec.work, one.spec.emulated) == ("torch", "train", False)
-        and (one.spec.model, one.spec.dataset) == (model, dataset)
-    ]
+        if run.record and not run.damages:
+            found.append((run.record, _rate(run.record.study, run.rows, why)))
+    return found
 
 
 @cache  # advice reads all records twice
@@ -54,12 +53,23 @@ def _warn(line: str) -> None:
     log.warning("left out: %s", line)
 
 
-def throughput(tree: Tree, record: RunRecord) -> float | None:
-    """Return a run's images per second over its warm epochs; None if there are none."""
-    rows = read_epochs(tree.study(record.study) / record.run_id)
-    warm = [row for row in rows if row.phase == "train" and not row.cold]
-    seconds = sum(row.wall_s for row in warm)
-    return sum(row.samples for row in warm) / seconds if seconds else None
+def _rate(study: str, rows: Iterable[EpochRecord], why: Container[Round]) -> float | None:
+    slots = ((row, row.interleave) for row in rows if row.phase == "train" and not row.cold)
+    counted = [row for row, slot in slots if not slot or (study, slot.block, slot.round) not in why]
+    seconds = sum(row.wall_s for row in counted)
+    return sum(row.samples for row in counted) / seconds if seconds else None
+
+
+def trained(tree: Tree, model: str, dataset: str) -> list[tuple[RunRecord, float | None]]:
+    """Return the completed PyTorch trainings of a network on a data set, as `throughputs` does."""
+    folders = (path.parent for path in sorted(tree.runs.glob("*/*/run.json")))
+    return [
+        (one, rate)
+        for one, rate in throughputs(folders)
+        if one.status == "completed"
+        and (one.spec.framework, one.spec.work, one.spec.emulated) == ("torch", "train", False)
+        and (one.spec.model, one.spec.dataset) == (model, dataset)
+    ]
 
 
 def configurations(tree: Tree, model: str, dataset: str) -> list[Configuration]:
@@ -68,11 +78,10 @@ def configurations(tree: Tree, model: str, dataset: str) -> list[Configuration]:
     Left out are a single process, synthetic data, and runs under a profiler.
     """
     groups: dict[tuple[str, str], list[tuple[RunRecord, float]]] = {}
-    for record in trained(tree, model, dataset):
+    for record, rate in trained(tree, model, dataset):
         spec = record.spec
         if spec.strategy == "single" or spec.loader == "synthetic" or spec.nsys:
             continue
-        rate = throughput(tree, record)
         if rate:
             same = spec.model_dump_json(exclude=_WITHOUT_EFFECT)
             groups.setdefault((machine_name(record.system), same), []).append((record, rate))

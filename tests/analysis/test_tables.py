@@ -11,6 +11,7 @@ import pytest
 from ddl_core.errors import RecordError
 from ddl_tools.analysis import tables
 from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.rounds import DISTURBED, FIRST
 from tests.analysis.conftest import CODE, MakeRun, epoch_row, turned
 
 
@@ -159,19 +160,19 @@ def test_the_first_round_of_a_start_does_not_count(tree: Tree, make_run: MakeRun
     turned(make_run, DDP, [10.0, 10.0])
     turned(make_run, HOROVOD, [10.0, 10.0], place=1)
     turned(make_run, HOROVOD | {"repeat": 1}, [10.0], windows=2, place=2)
-    assert left_out(tree) == [[tables.FIRST, None, None], [tables.FIRST, None, None],
-                              [tables.FIRST, None]]  # fmt: skip
+    assert left_out(tree) == [[FIRST, None, None], [FIRST, None, None],
+                              [FIRST, None]]  # fmt: skip
 
 
 def test_a_disturbed_round_does_not_count(tree: Tree, make_run: MakeRun) -> None:
     """A run that had half of the processor for one window; the other one was slow, and had it."""
     turned(make_run, DDP, [10.0, 20.0, 10.0, 10.0], cpu_s=[20.0, 20.0, 20.0, 18.0])
     turned(make_run, HOROVOD, [10.0, 10.0, 40.0, 10.0], place=1)
-    assert left_out(tree) == [[tables.FIRST, None, tables.DISTURBED, None, None]] * 2
+    assert left_out(tree) == [[FIRST, None, DISTURBED, None, None]] * 2
 
 
 def test_the_short_windows_of_a_loader_alone_disturb_nothing(tree: Tree, make_run: MakeRun) -> None:
     turned(make_run, DDP, [10.0, 10.0])
     load = HOROVOD | {"work": "load"}
     turned(make_run, load, [0.1, 0.1, 0.1], cpu_s=[0.2, 0.2, 0.1], place=1, windows=2)
-    assert left_out(tree)[0] == [tables.FIRST, None, None]
+    assert left_out(tree)[0] == [FIRST, None, None]

@@ -9,9 +9,9 @@ from ddl_core.errors import DataError, SpecError
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.scaling import render
 from ddl_tools.scaling.advise import Advice, Machine, Request, advise
-from ddl_tools.scaling.measured import configurations, machine_name
+from ddl_tools.scaling.measured import configurations, machine_name, trained
 from ddl_tools.scaling.options import Limits, Option
-from tests.analysis.conftest import MACHINE, MakeRun
+from tests.analysis.conftest import MACHINE, MakeRun, turned
 from tests.scaling.test_options import configuration
 
 JUWELS = Machine("juwels_booster", "JUWELS Booster", 4)
@@ -157,6 +157,15 @@ def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) ->
     assert "3 runs" in one.sources[0]
     rate = one.throughput(2)
     assert rate.low < 320 / 12.0 < 320 / 10.0 < rate.high
+
+
+def test_rounds_that_do_not_count_are_left_out(tree: Tree, make_run: MakeRun) -> None:
+    """The first round of a start, and one in which another network's run was disturbed."""
+    turned(make_run, {"strategy": "ddp"}, [10.0, 90.0, 10.0])
+    disturbed = [20.0, 10.0, 20.0]
+    turned(make_run, {"strategy": "ddp", "model": "resnet18"}, [10.0] * 3, cpu_s=disturbed)
+    ((_, rate),) = trained(tree, "resnet50", "sample")
+    assert rate == pytest.approx(32.0)
 
 
 def test_damaged_records_are_named_once_and_left_out(

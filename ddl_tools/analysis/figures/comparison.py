@@ -30,7 +30,8 @@ from ddl_tools.analysis.plot.rows import (
     row_figure,
 )
 from ddl_tools.analysis.plot.style import three_digits
-from ddl_tools.analysis.tables import DISTURBED, FIRST, whole
+from ddl_tools.analysis.tables import whole
+from ddl_tools.records.rounds import DISTURBED, FIRST
 
 _WHO = f"question panel {WHO} world_size second_start label"
 _REACHED = "n failed value low high repeats"

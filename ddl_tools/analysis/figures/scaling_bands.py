@@ -92,9 +92,9 @@ def _laptop() -> list[pd.DataFrame]:
     tree = committed()
     observed = [
         Observation(record.world_size, rate)
-        for record in measured.trained(tree, model, "sample")
+        for record, rate in measured.trained(tree, model, "sample")
         if (record.study, record.spec.strategy, record.spec.loader) == ("laptop", strategy, loader)
-        and (rate := measured.throughput(tree, record))
+        and rate
     ]
     if not observed:
         return []

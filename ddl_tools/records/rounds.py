@@ -1,0 +1,38 @@
+"""Rounds of interleaved studies that do not count."""
+
+from collections.abc import Iterable
+from statistics import median
+
+from ddl_tools.records.damage import Examined
+
+LEAST_CPU = 0.85
+"""Of a run's median of CPU seconds over wall seconds: a window below it was disturbed."""
+FIRST, DISTURBED = "first of a start", "disturbed"
+"""Why the windows of a round do not count."""
+
+Round = tuple[str, str, int]
+"""Study, block and number."""
+
+
+def rounds_left_out(runs: Iterable[Examined]) -> dict[Round, str]:
+    """Return why rounds do not count; `runs` are all runs of their studies.
+
+    A round is the first one of a start (`FIRST`), or one of its trainings had less of the processor
+    than the rest of its run (`DISTURBED`). No run keeps such a round, so that what is left has a
+    partner from the same seconds.
+    """
+    first, disturbed = dict[Round, str](), dict[Round, str]()
+    for run in runs:
+        own = [(row.interleave, row.cpu_s / row.wall_s) for row in run.rows
+               if row.interleave and row.phase == "train" and not row.cold]  # fmt: skip
+        if run.record is None or not own:
+            continue
+        study = run.record.study
+        begun = {slot.block: slot.round for slot, _ in reversed(own)}
+        first |= dict.fromkeys(((study, *start) for start in begun.items()), FIRST)
+        if run.record.spec.work == "train":
+            # Loading alone takes ten ticks of the CPU's clock, which show nothing.
+            least = LEAST_CPU * median(cores for _, cores in own)
+            disturbed |= {(study, slot.block, slot.round): DISTURBED
+                          for slot, cores in own if cores < least}  # fmt: skip
+    return disturbed | first
