@@ -90,9 +90,8 @@ class Interleaved:
         Windows of one block and round are a pair. Configurations that never were in one block are
         compared by the baseline, which is in all blocks of a study.
         """
-        direct = over_blocks(relative(one, other))
-        if direct.n > 1 or any(number != WHOLE for _, number in one.keys() & other.keys()):
-            return direct
+        if pairs := paired(one, other):
+            return over_blocks(pairs)
         above, below = (over_blocks(relative(side, self.references(side))) for side in (one, other))
         if min(above.n, below.n) < 1:
             return None
@@ -125,3 +124,9 @@ def over_blocks(values: Windows) -> Estimate:
 def relative(one: Windows, other: Windows) -> Windows:
     """Return the ratios of windows that share block and round."""
     return {place: one[place] / other[place] for place in one.keys() & other.keys()}
+
+
+def paired(one: Windows, other: Windows) -> Windows:
+    """Return `relative`, or nothing where it is a single pair of whole runs."""
+    pairs = relative(one, other)
+    return pairs if len(pairs) > 1 or counted(pairs) else {}

@@ -10,8 +10,8 @@ _INTEGERS = (
     "unfaithful diverged loading_n training_n own_load"
 )
 _TEXTS = (
-    "panel source label question line repeats base base_rule decision cpu_decision common "
-    "unsaid left_out rounds_left_out bound approx statement printed place contradiction note "
+    "panel source label question line repeats start_ratios base base_rule decision cpu_decision "
+    "common unsaid left_out rounds_left_out bound approx statement printed place contradiction note "
     "dataset optimizer schedule run_id cause limit hardware commit " + WHO
 )
 _TYPES = {

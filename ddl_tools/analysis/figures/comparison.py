@@ -18,7 +18,14 @@ from ddl_tools.analysis.configurations import ended_runs, numbered, specs, stack
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
-from ddl_tools.analysis.interleaving import CPU, Interleaved, Sample, counted
+from ddl_tools.analysis.interleaving import (
+    CPU,
+    Interleaved,
+    Sample,
+    block_means,
+    counted,
+    paired,
+)
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.rows import (
@@ -34,14 +41,14 @@ from ddl_tools.analysis.tables import whole
 from ddl_tools.records.rounds import DISTURBED, FIRST
 
 _WHO = f"question panel {WHO} world_size second_start label"
-_REACHED = "n failed value low high repeats"
+_REACHED = "n failed value low high"
 COMPARISON = typed(
-    _WHO, _REACHED, "windows base base_rule ratio ratio_low ratio_high decision",
+    _WHO, _REACHED, "windows base base_rule ratio ratio_low ratio_high start_ratios decision",
     "pairs cpu_ratio cpu_ratio_low cpu_ratio_high cpu_decision",
     "common unsaid left_out rounds_left_out", ORIGIN,
 )  # fmt: skip
-ACCURACY = typed(_WHO, "dataset", _REACHED, ORIGIN)
-MEMORY = typed(_WHO, _REACHED, "state throughput", ORIGIN)
+ACCURACY = typed(_WHO, "dataset", _REACHED, "repeats", ORIGIN)
+MEMORY = typed(_WHO, _REACHED, "repeats state throughput", ORIGIN)
 
 REFERENCE = "the reference that the study names"
 FEWEST = "no reference is named: the first configuration that changes the fewest settings"
@@ -79,9 +86,9 @@ def points(
     DataFrame
         label names the fields in which the configurations of a study differ. value (images/s) is
         the geometric mean over the n runs, over blocks of its ``windows`` where interleaved, low
-        and high its 95 % interval, repeats each run's. ratio is to the configuration called base,
-        from ``pairs`` of windows of one block and round where known; cpu_ratio the same per CPU
-        second. base is the study's reference; without one, the configuration that changes fewest
+        and high its 95 % interval. ratio is to the configuration called base, from ``pairs`` of
+        windows of one block and round where known; start_ratios are those of each start, cpu_ratio
+        is the same per CPU second. base is the study's reference; without one, the configuration that changes fewest
         defaults. decision is what the interval of the ratio says, see `estimates.decision`.
     """
     made = ended_runs(runs, second_starts=True)
@@ -99,11 +106,11 @@ def points(
             own = wall.sample(group)
             row = {
                 **own.mean.columns(),
-                "repeats": _listed(_each(group, wall)),
                 "windows": counted(own.windows),
                 "pairs": counted(own.windows.keys() & base_wall.windows.keys()),
                 "base": firsts["label"][base],
                 "base_rule": REFERENCE if is_reference[base] else FEWEST,
+                "start_ratios": _listed(_start_ratios(own, base_wall)),
             }
             if place == base:
                 row["ratio"] = 1.0 if len(own.values) else np.nan
@@ -210,13 +217,11 @@ def _reached(group: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _each(group: pd.DataFrame, taken: Interleaved) -> list[float]:
-    """Return the throughput of each run, over its windows where it was interleaved."""
-    known = group[group["value"].notna()]
-    return [
-        Sample(np.array([value]), taken.of(study, [run_id])).mean.ratio
-        for study, run_id, value in known[["study", "run_id", "value"]].itertuples(index=False)
-    ]
+def _start_ratios(own: Sample, base: Sample) -> list[float]:
+    """Return the ratio of each start to the baseline; without pairs, to the baseline's mean."""
+    pairs = block_means(paired(own.windows, base.windows))
+    mean = estimates.middle(base.values).ratio
+    return pairs or [value / mean for value in own.values if len(base.values)]
 
 
 def _listed(values: Iterable[float]) -> str:
@@ -286,7 +291,7 @@ def _state(run: pd.Series) -> float:
 
 @styled
 def draw(points: pd.DataFrame) -> Figure:
-    """Return the ratio of each configuration to the baseline, every run a dot."""
+    """Return the ratio of each configuration to the baseline, that of every start a dot."""
     points = style.with_framework_strategy(points)
     looks = style.strategy_looks(points["framework_strategy"])
     cpu = bool(points["cpu_ratio"].notna().any())
@@ -301,14 +306,11 @@ def draw(points: pd.DataFrame) -> Figure:
         lambda one: _cells(one.iloc[0], cpu),
         "throughput / throughput of the baseline",
     )
-    # Of all points: a slow baseline may have no room.
-    bases = points[points["label"] == points["base"]].drop_duplicates("panel").set_index("panel")
     for ax, table in panels:
-        base = float(bases.loc[table["panel"].iloc[0], "value"])
-        if np.isnan(base):
+        if table["ratio"].isna().all():
             continue
         table = table.assign(value=table["ratio"], low=table["ratio_low"], high=table["ratio_high"])
-        dots = _draw_runs(ax, table, looks, base)
+        dots = _draw_runs(ax, table, looks, "start_ratios")
         draw_values(ax, table, looks)
         ax.axvspan(1 / (1 + MARGIN), 1 + MARGIN, color=style.BOUND_COLOUR, linewidth=0, zorder=0)
         ax.axvline(1, **style.IDEAL)
@@ -318,12 +320,12 @@ def draw(points: pd.DataFrame) -> Figure:
 
 
 def _draw_runs(
-    ax: Axes, table: pd.DataFrame, looks: style.Looks, scale: float = 1.0
+    ax: Axes, table: pd.DataFrame, looks: style.Looks, column: str = "repeats"
 ) -> list[float]:
     """Draw the runs as small dots where a configuration has several; return all values."""
     found: list[float] = []
     for row in table[table["n"] > 0].to_dict("records"):
-        values = np.array(row["repeats"].split(";"), dtype=float) / scale
+        values = np.array(row[column].split(";"), dtype=float)
         found += values.tolist()
         if row["n"] > 1:
             ax.plot(values, np.full(len(values), row["row"] + 0.25), ".", markersize=3,
@@ -452,10 +454,12 @@ def _caption(points: pd.DataFrame) -> list[str]:
     if points.empty:
         return []
     bases = points["base"].unique()
+    to = "the baseline in the same rounds" if points["pairs"].any() else "the baseline's mean"
     rounds = [text.partition(" (")[0] for text in points["rounds_left_out"].dropna().unique()]
     return [
         *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 else []),
         *captions.provenance(points, "the ratio"),
+        *([f"Dots: ratio of each start to {to}."] if (points["n"] > 1).any() else []),
         *[f"Rounds left out: {text}." for text in rounds],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]
