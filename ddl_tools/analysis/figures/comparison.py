@@ -400,8 +400,12 @@ def _ends(table: pd.DataFrame) -> tuple[float, float]:
 
 
 def finding(points: pd.DataFrame) -> str:
-    """Return how many configurations are faster than the baseline, and the largest ratio."""
+    """Return how many configurations are faster than the baseline, and the largest ratio.
+
+    A second start is a control and does not count.
+    """
     others = points[points["ratio"].notna() & (points["label"] != points["base"])]
+    others = others[~others["second_start"].fillna(False)]
     if others.empty:
         known = points[points["n"] > 0]
         if known.empty:
@@ -455,11 +459,13 @@ def _caption(points: pd.DataFrame) -> list[str]:
         return []
     bases = points["base"].unique()
     to = "the baseline in the same rounds" if points["pairs"].any() else "the baseline's mean"
+    again = points["second_start"].fillna(False).any()
     rounds = [text.partition(" (")[0] for text in points["rounds_left_out"].dropna().unique()]
     return [
         *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 else []),
         *captions.provenance(points, "the ratio"),
         *([f"Dots: ratio of each start to {to}."] if (points["n"] > 1).any() else []),
+        *(["Second start: the same settings again, a control."] if again else []),
         *[f"Rounds left out: {text}." for text in rounds],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]

@@ -283,13 +283,18 @@ def test_one_start_says_nothing_of_another(tree: Tree, make_run: MakeRun) -> Non
 
 
 def test_a_second_start_of_the_reference_is_a_row(tree: Tree, interleaved: MakeRun) -> None:
-    """It is pooled with nothing."""
+    """It is pooled with nothing, and no configuration of the title."""
+    title = title_of(comparison.draw(points(tree)))
     before = points(tree).set_index("strategy")["ratio"]
     took = list(DRIFT / 1.01 * WOBBLE)
     in_blocks(interleaved, REFERENCE | {"second_start": True}, took, cpu_s=took, place=3)
     table = points(tree).set_index("label")
     again = table.loc["PyTorch-DDP, second start"]
     assert (again["n"], again["second_start"]) == (6, True)
+    figure = comparison.draw(points(tree))
+    assert title_of(figure) == title
+    assert title.startswith("0 of 2 configurations are faster than PyTorch-DDP, 1 slower")
+    assert "Second start: the same settings again, a control." in caption_of(figure)
     assert again["ratio"] == pytest.approx(1.01, rel=1e-3)
     rest = table[~table["second_start"]].set_index("strategy")["ratio"]
     assert rest.to_dict() == pytest.approx(before.to_dict())
