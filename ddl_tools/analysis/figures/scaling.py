@@ -289,12 +289,18 @@ def _steepest(known: pd.DataFrame, keys: list[str], x: str) -> tuple[pd.Series, 
 
 
 def _remains(points: pd.DataFrame, how: str) -> str:
-    """Return the efficiencies at the most ranks of each kind of loader."""
-    known = points[(points["bound"] == "value") & points["value"].notna()]
+    """Return the efficiencies at the most ranks of each kind of loader, else their lower bound.
+
+    Neither one that follows from statements, nor a statement that another one contradicts.
+    """
+    doubtful = points["contradiction"].notna() | points["source"].eq("derived")
+    known = points[points["value"].notna() & points["bound"].ne("upper") & ~doubtful]
     parts = []
     for kind, part in known.groupby(known["loader"].map(_kind), sort=False):
         at = part["world_size"].max()
-        reached = captions.span(part.loc[part["world_size"] == at, "value"])
+        here = part[part["world_size"] == at]
+        values = here.loc[here["bound"] == "value", "value"]
+        reached = captions.span(values) if len(values) else f"over {here['value'].min():.2f}"
         parts.append(f"{reached} on {at} ranks with {kind}")
     return f"Efficiency is {', '.join(parts)}" if parts else f"No efficiency is {how}"
 

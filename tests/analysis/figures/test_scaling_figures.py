@@ -158,6 +158,13 @@ def test_statements_stand_at_their_values_in_the_looks_of_their_frameworks() -> 
         assert any(list(line.get_ydata()) == [1, 1] for line in ax.lines), "the ideal"
 
 
+def test_a_title_repeats_only_statements_that_nothing_contradicts() -> None:
+    """Neither D04, which follows from rounded times, nor E13, which E07 contradicts."""
+    title = title_of(QUESTIONS["efficiency"].draw(points_of("efficiency", empty_table())))
+    told = "Efficiency is over 0.65 on 1024 ranks with DALI, 0.33 to 0.50 on 128 ranks with native."
+    assert title.startswith(told)
+
+
 def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: MakeRun) -> None:
     both_formats_and_halves(make_run)
     table = points_of("throughput_vs_workers", runs_table(tree.runs))
