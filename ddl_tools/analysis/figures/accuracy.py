@@ -1,5 +1,6 @@
 """Accuracy over the batch, over epochs, and the time to it; and the learning rate of schedules."""
 
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from ddl_tools.analysis.configurations import (
     with_model,
     with_settings,
 )
+from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
@@ -385,13 +387,12 @@ def differences(points: pd.DataFrame) -> pd.DataFrame:
     for (study, panel, evaluation, batch), part in ours.groupby(
         ["study", "panel", "evaluation", "global_batch_size"]
     ):
-        values = {row["label"]: _by_seed(row) for row in part.to_dict("records")}
-        base = values.pop(style.way_name("sgd", _LAST), None)
+        ways = {row["label"]: row for row in part.to_dict("records")}
+        base = ways.pop(style.way_name("sgd", _LAST), None)
         if base is None:
             continue
-        for label, own in values.items():
-            pairs = pd.concat([own, base], axis=1, join="inner")
-            one = estimates.paired_ratio(np.exp(pairs[0]), np.exp(pairs[1]))
+        for label, own in ways.items():
+            one = _gap(own, base)
             p = min(1.0, 2 * min(estimates.p_greater(one), estimates.p_less(one)))
             rows.append((study, panel, evaluation, batch, label, one.n,
                          one.log_mean, np.log(one.low), np.log(one.high), p))  # fmt: skip
@@ -404,35 +405,57 @@ def _by_seed(row: dict[str, Any]) -> pd.Series:
     return pd.Series(values, seeds.astype(int))
 
 
+def _gap(one: dict[str, Any], other: dict[str, Any]) -> Estimate:
+    """Return e to the mean difference of V of two rows, pairs of runs of one seed."""
+    pairs = pd.concat([_by_seed(one), _by_seed(other)], axis=1, join="inner")
+    return estimates.paired_ratio(np.exp(pairs[0]), np.exp(pairs[1]))
+
+
 def answers(points: pd.DataFrame) -> list[str]:
-    """Return what large batches cost, then the ways at the largest one in each evaluation.
+    """Return what large batches cost, from which one on, and which ways differ at the largest.
 
     Ways are compared with SGD's cosine schedule, see `differences`.
     """
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
-    table = differences(points).set_index(["panel", "global_batch_size", "label"])
     first, batch = ours["global_batch_size"].min(), ours["global_batch_size"].max()
     costs = lost(points).merge(ours[["panel", "evaluation"]].drop_duplicates())
     costs = costs[(costs["from_batch"] == first) & (costs["evaluation"] == RUNNING)]
-    texts = [f"{row['label']} {100 * row['lost']:.1f}" for row in costs.to_dict("records")]
-    sentences = [f"From batch {first} to {batch}, points of accuracy lost: {'; '.join(texts)}."]
-    ends = ours[ours["global_batch_size"] == batch].sort_values("value", ascending=False)
-    for (evaluation, panel), part in ends.groupby(["evaluation", "panel"]):
-        means = []
-        for label, value in zip(part["label"], part["value"], strict=True):
-            key = (panel, batch, label)
-            compared = f" ({_compared(table.loc[key])})" if key in table.index else ""
-            means.append(f"{label} {100 * value:.1f} %{compared}")
-        sentences.append(f"Batch {batch}, {evaluation}: {'; '.join(means)}.")
-    return sentences
+    texts, worse = [], []
+    for row in costs.to_dict("records"):
+        own = ours[(ours["panel"] == row["panel"]) & (ours["label"] == row["label"])]
+        texts.append(f"{row['label']} {100 * row['lost']:.1f}")
+        worse.append(f"{row['label']} {_worse_from(own) or 'none'}")
+    return [
+        f"From batch {first} to {batch}, points of accuracy lost: {'; '.join(texts)}.",
+        f"Conclusively worse than batch {first} from this batch on: {'; '.join(worse)}.",
+        *_different(differences(points), batch),
+    ]
 
 
-def _compared(row: pd.Series) -> str:
-    """Return a difference in points, with its interval and p."""
-    text = f"{100 * row['difference']:+.1f} points from cosine"
-    if row["n"] < estimates.LEAST_SHOWN:
-        return text
-    return f"{text} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}], p = {row['p']:.2g}"
+def _worse_from(line: pd.DataFrame) -> int:
+    """Return the batch from which on V is conclusively below that of the smallest, 0 if none."""
+    base, *larger = line.sort_values("global_batch_size").to_dict("records")
+    gaps = ((row["global_batch_size"], _gap(row, base)) for row in reversed(larger))
+    worse = takewhile(lambda at: at[1].n >= estimates.LEAST_SHOWN and at[1].high < 1, gaps)
+    return min((size for size, _ in worse), default=0)
+
+
+def _different(table: pd.DataFrame, batch: int) -> list[str]:
+    """Return the sentence on the ways whose difference has an interval without 0."""
+    parts = []
+    shares = ["difference", "low", "high"]
+    table = table[table["global_batch_size"] == batch].copy()
+    table[shares] *= 100
+    for (evaluation, _), part in table.groupby(["evaluation", "panel"]):
+        sure = part[(part["n"] >= estimates.LEAST_SHOWN) & (part["low"] * part["high"] > 0)]
+        ways = [
+            "{label} {difference:+.1f} points [{low:+.1f}, {high:+.1f}]".format_map(row)
+            for row in sure.to_dict("records")
+        ]
+        parts.append(f"{', '.join(ways) or 'none'} with {evaluation}")
+    cosine = style.way_name("sgd", _LAST)
+    told = f"Conclusively different from {cosine} at batch {batch}: {'; '.join(parts)}"
+    return [f"{told}; others are inconclusive."] if parts else []
 
 
 def _finding(points: pd.DataFrame) -> str:

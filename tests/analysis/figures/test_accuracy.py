@@ -162,10 +162,29 @@ def test_both_evaluations_are_compared_by_seed(make_run: MakeRun, tree: Tree) ->
     half = T_1 * 0.005  # of 0.41 and 0.42
     assert (warm["n"], warm["high"] - warm["low"]) == pytest.approx((2, 2 * half), rel=1e-3)
     assert warm["p"] == pytest.approx(0.00767, rel=0.02)
-    sentences = "\n".join(accuracy.answers(points))
-    assert "SGD, cosine, warm-up epochs 3 73.0 % (+41.5 points from cosine" in sentences
+    assert accuracy.answers(points)[-1] == (
+        "Conclusively different from SGD, cosine at batch 320: SGD, exponential +20.0 points "
+        "[+20.0, +20.0] with running statistics; SGD, exponential -5.0 points [-5.0, -5.0] with "
+        "statistics estimated anew; others are inconclusive."
+    )
     title = said("accuracy_vs_batch_size", twice)
     assert "exponential minus cosine is +20 points with running statistics and -5" in title
+
+
+def test_answers_name_the_batch_from_which_on_all_are_worse(make_run: MakeRun, tree: Tree) -> None:
+    """A batch of 32 is worse in the mean, with an interval that contains 0."""
+    for repeat, wobble in enumerate((0.02, -0.02, 0.0)):
+        for accumulation, mean in ((1, 0.8), (2, 0.79), (4, 0.6), (8, 0.5)):
+            for schedule, share in (("cosine", 1.0), ("step", 0.0)):
+                value = 0.8 + share * (mean - 0.8) + wobble * (accumulation == 2)
+                fields = STUDY | {"schedule": schedule, "repeat": repeat}
+                make_run(rows=curve([0.2, value]), accumulation=accumulation, **fields)
+    assert accuracy.answers(measured(tree)) == [
+        "From batch 16 to 128, points of accuracy lost: SGD, step 0.0; SGD, cosine 30.0.",
+        "Conclusively worse than batch 16 from this batch on: SGD, step none; SGD, cosine 64.",
+        "Conclusively different from SGD, cosine at batch 128: SGD, step +30.0 points "
+        "[+30.0, +30.0] with running statistics; others are inconclusive.",
+    ]
 
 
 def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
