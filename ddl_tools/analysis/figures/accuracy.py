@@ -63,6 +63,7 @@ _STATED_ONLY = "No run measured here: only what the paper and others state."
 _OTHERS: dict[str, Any] = {"color": "#999999", "markeredgecolor": "#999999", "markersize": 5,
                            "linestyle": "solid", "linewidth": 1.0, "zorder": 2}  # fmt: skip
 _STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "markersize": 6}
+_MOST_MARKS = 10  # on one curve
 # Shares of the test images, absolute: a share of a study's best would be another in each study.
 # The papers name none. The second is for the part of the data that a laptop trains on.
 TARGETS = {"cifar10": 0.9, "fashion_mnist": 0.6}
@@ -515,11 +516,12 @@ def draw_curves(points: pd.DataFrame) -> Figure:
         ax.set_ylim(0, 1.05 * points["value"].max() if len(points) else 1)
         ax.set_xlabel("epoch")
         _accuracy_axis(ax)
-        thin, thick = {"linewidth": 0.7, "alpha": 0.5}, {"linewidth": 2.0}
+        thin = {"linewidth": 0.7, "alpha": 0.5, "marker": ""}
         for (label, _), run in part.groupby(["label", "run_id"]):
-            ax.plot(run["epoch"], run["value"], **looks[str(label)] | {"marker": ""} | thin)
+            ax.plot(run["epoch"], run["value"], **looks[str(label)] | thin)
         for label, mean in part.drop_duplicates(["label", "epoch"]).groupby("label"):
-            ax.plot(mean["epoch"], mean["mean"], **looks[str(label)] | {"marker": ""} | thick)
+            thick = {"linewidth": 2.0, "markersize": 5, "markevery": -(-len(mean) // _MOST_MARKS)}
+            ax.plot(mean["epoch"], mean["mean"], **looks[str(label)] | thick)
         ends = part[part["diverged"]].drop_duplicates("run_id", keep="last")
         _draw_crosses(ax, ends, "epoch", "value", looks)
     return figure

@@ -391,12 +391,17 @@ def _single(points: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _line_looks(points: pd.DataFrame, first: int = 0) -> style.Looks:
-    """Return how each line looks: as its framework, with dashes of its own from `first` on."""
+    """Return how each line looks: as its framework, with dashes of its own from `first` on.
+
+    The second line of a framework and those after it have markers of their own as well.
+    """
     table = style.with_framework_strategy(points).drop_duplicates("line")
     table = table.sort_values(["world_size", "line"])
     looks: style.Looks = {}
     for framework, look in style.strategy_looks(table["framework_strategy"]).items():
         own = table.loc[table["framework_strategy"] == framework, "line"]
-        for number, line in enumerate(own, start=first):
-            looks[line] = look | {"linestyle": _DASHES[number % len(_DASHES)]}
+        markers = [look["marker"], *style.SPARE_MARKERS]
+        for number, line in enumerate(own):
+            dashes = _DASHES[(first + number) % len(_DASHES)]
+            looks[line] = look | {"linestyle": dashes, "marker": markers[number % len(markers)]}
     return looks

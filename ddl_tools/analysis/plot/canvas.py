@@ -39,6 +39,7 @@ _TITLE_LETTERS, _PANEL_LETTERS, _LEGEND_LETTERS, _LINE_LETTERS = 11.5, 14.5, 16.
 _TITLE_LINE, _LEGEND_LINE, _LAST_LINE, _PANEL_LINE = 0.17, 0.19, 0.135, 0.15  # inches
 _AROUND_AXES = 0.55  # tick labels, axis label and the space between panels, inches
 _HANDLE_LETTERS = 7  # of a legend: its mark and the space between columns
+_DASHED, _DASHED_LETTERS = 4.5, 4  # length of a dashed line in a legend, letters more than others
 
 # No date, no version and no name of a program: nothing that differs when the picture does not.
 _METADATA: dict[str, dict[str, None]] = {
@@ -121,7 +122,9 @@ def frame(
     columns = math.ceil(len(panels) / len(heights))
     title = title[:1].upper() + title[1:] + ("." if note else "")
     head = textwrap.wrap(title, int(width * _TITLE_LETTERS)) + ([note] if note else [])
+    dashed = any(isinstance(one, Line2D) and one.get_linestyle() == "--" for one in legend)
     longest = max((len(str(one.get_label())) for one in legend), default=1) + _HANDLE_LETTERS
+    longest += _DASHED_LETTERS * dashed
     beside = max(1, min(len(legend), int(width * _LEGEND_LETTERS / longest)))
     names, shared = _panel_names(panels, int(width * _PANEL_LETTERS / columns))
     lines = textwrap.wrap(line, int(width * _LINE_LETTERS))
@@ -146,6 +149,7 @@ def frame(
         handles=list(legend),
         loc="outside upper left",
         ncols=beside,
+        handlelength=_DASHED if dashed else None,
         title="\n".join(head),
         alignment="left",
         title_fontproperties={"size": 9.5, "weight": "normal" if note else "bold"},

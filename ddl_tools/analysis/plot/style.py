@@ -89,8 +89,8 @@ PUBLISHED = {
 
 # For what has no look of its own; no strategy and no schedule above has one of these.
 SPARE_COLOURS = ["#ca9161", "#949494", "#fbafe4", "#ece133"]  # of seaborn's "colorblind"
-SPARE_MARKERS = ["<", ">", "p"]
-SPARE_LINES: list[Any] = [(0, (3, 1, 1, 1)), (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3))]
+SPARE_MARKERS = ["<", "d", "p"]
+SPARE_LINES: list[Any] = [(0, (3, 1, 1, 1)), (0, (1, 3)), (0, (6, 1, 1, 1, 1, 1))]
 
 BOUND_COLOUR = "#ececec"
 IDEAL: dict[str, Any] = {"color": "#999999", "linewidth": 1.0, "zorder": 1}

@@ -127,6 +127,14 @@ def test_curves_are_of_the_smallest_and_largest_batch(runs: pd.DataFrame) -> Non
     assert curves[curves["diverged"]]["mean"].isna().all()
 
 
+def test_means_have_the_marks_of_the_legend(runs: pd.DataFrame) -> None:
+    figure = accuracy.draw_curves(accuracy.curve_points(runs))
+    marks = {one.get_marker() for one in figure.legends[0].legend_handles} - {"x"}
+    thick = {line.get_marker() for line in figure.axes[0].lines if line.get_linewidth() == 2}
+    assert thick == marks
+    assert len(marks) == 3
+
+
 def said(name: str, runs: pd.DataFrame) -> str:
     return words(QUESTIONS[name].draw(points_of(name, runs)))
 

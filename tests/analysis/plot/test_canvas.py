@@ -65,3 +65,14 @@ def test_a_long_title_is_broken_into_lines_above_all_else() -> None:
     ]
     assert heights == sorted(heights)
     assert title_of(figure) == finding.strip()
+
+
+def test_a_legend_has_room_for_dashes_beside_their_mark() -> None:
+    widths = []
+    for line in ("solid", (0, (5, 2))):
+        legend = handles({"one": {"marker": "o", "linestyle": line}})
+        figure, _ = styled(frame)("Why?", ["one"], [1.0], legend, [])
+        figure.draw_without_rendering()
+        (mark,) = figure.legends[0].legend_handles
+        widths.append(mark.get_window_extent().width)
+    assert widths[1] > 1.5 * widths[0]
