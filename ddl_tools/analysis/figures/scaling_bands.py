@@ -132,7 +132,7 @@ def draw(points: pd.DataFrame) -> Figure:
             Patch(facecolor=_BAND, label="90 % band of one value"),
             Line2D([], [], label="calculated, nothing fitted", color=_LAW, linestyle="--"),
             Line2D([], [], label="measured here", **_MARK),
-            Line2D([], [], label="stated by the paper", **_STATED),
+            Line2D([], [], label="stated, or from stated times", **_STATED),
             Line2D([], [], label="stated bound", **_STATED | {"marker": _BOUNDS["lower"]}),
             Line2D([], [], label="emulated", **_EMULATED),
         ],
