@@ -11,8 +11,8 @@ _INTEGERS = (
 )
 _TEXTS = (
     "panel source label question line repeats start_ratios base base_rule decision cpu_decision "
-    "common unsaid left_out rounds_left_out bound approx statement printed place contradiction note "
-    "dataset optimizer schedule run_id cause limit hardware commit " + WHO
+    "common unsaid left_out rounds_left_out bound approx statement printed place contradiction "
+    "note dataset optimizer schedule run_id cause limit hardware commit " + WHO
 )
 _TYPES = {
     **dict.fromkeys(_INTEGERS.split(), "Int64"),

@@ -52,6 +52,7 @@ MEMORY = typed(_WHO, _REACHED, "repeats state throughput", ORIGIN)
 
 REFERENCE = "the reference that the study names"
 FEWEST = "no reference is named: the first configuration that changes the fewest settings"
+CONTROL = "control"  # a second start, whose ratio should be 1
 ONE_START = "one start"  # so no interval, and nothing is sure
 WORDS = {
     estimates.GREATER: "faster",
@@ -88,8 +89,9 @@ def points(
         the geometric mean over the n runs, over blocks of its ``windows`` where interleaved, low
         and high its 95 % interval. ratio is to the configuration called base, from ``pairs`` of
         windows of one block and round where known; start_ratios are those of each start, cpu_ratio
-        is the same per CPU second. base is the study's reference; without one, the configuration that changes fewest
-        defaults. decision is what the interval of the ratio says, see `estimates.decision`.
+        is the same per CPU second. base is the study's reference; without one, the configuration
+        that changes fewest defaults. decision is what the interval of the ratio says, see
+        `estimates.decision`.
     """
     made = ended_runs(runs, second_starts=True)
     kept = made.loc[~made["lost"], ["study", "run_id"]]
@@ -292,7 +294,7 @@ def _state(run: pd.Series) -> float:
 @styled
 def draw(points: pd.DataFrame) -> Figure:
     """Return the ratio of each configuration to the baseline, that of every start a dot."""
-    points = style.with_framework_strategy(points)
+    points = style.with_framework_strategy(points.fillna({"second_start": False}))
     looks = style.strategy_looks(points["framework_strategy"])
     cpu = bool(points["cpu_ratio"].notna().any())
     named = handles(style.strategies_named(looks)) if len(looks) > 1 else []
@@ -432,7 +434,7 @@ def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
     if row["label"] == row["base"]:
         return [count_text(row), value, "baseline", *([""] if by_cpu else []), ""]
     cpu = "" if np.isnan(row["cpu_ratio"]) else f"{row['cpu_ratio']:.2f}"
-    decision = word(row).partition(" within")[0]
+    decision = CONTROL if row["second_start"] else word(row).partition(" within")[0]
     return [count_text(row), value, ratio_text(row), *([cpu] if by_cpu else []), decision]
 
 
@@ -458,14 +460,16 @@ def _caption(points: pd.DataFrame) -> list[str]:
     if points.empty:
         return []
     bases = points["base"].unique()
-    to = "the baseline in the same rounds" if points["pairs"].any() else "the baseline's mean"
-    again = points["second_start"].fillna(False).any()
-    rounds = [text.partition(" (")[0] for text in points["rounds_left_out"].dropna().unique()]
+    to = "" if points["pairs"].any() else ", relative to the baseline's mean"
+    again = points["second_start"].any()
+    rounds = [
+        text.partition(" (")[0].replace(" of a start", "")
+        for text in points["rounds_left_out"].dropna().unique()
+    ]
     return [
         *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 else []),
-        *captions.provenance(points, "the ratio"),
-        *([f"Dots: ratio of each start to {to}."] if (points["n"] > 1).any() else []),
-        *(["Second start: the same settings again, a control."] if again else []),
+        *captions.provenance(points, f"the ratio; dots: starts{to}"),
+        *(["Second start: same settings."] if again else []),
         *[f"Rounds left out: {text}." for text in rounds],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]

@@ -228,8 +228,7 @@ def test_dots_are_the_ratios_that_the_interval_is_of(tree: Tree, interleaved: Ma
     drawn = dict(zip(rows(figure), [line.get_xdata() for line in dots], strict=True))
     assert drawn["Horovod"] == pytest.approx(0.8 / WOBBLE, rel=1e-5)
     assert drawn["PyTorch-DDP"] == pytest.approx(np.ones(6))
-    told = "Dots: ratio of each start to the baseline in the same rounds."
-    assert told in caption_of(figure)
+    assert "Bars: 95 % interval of the ratio; dots: starts." in caption_of(figure)
 
 
 def test_without_pairs_dots_are_relative_to_the_mean_of_the_baseline(
@@ -241,7 +240,7 @@ def test_without_pairs_dots_are_relative_to_the_mean_of_the_baseline(
     table = points(tree).set_index("label")
     dots = np.array(table.loc["channels last", "start_ratios"].split(";"), dtype=float)
     assert dots == pytest.approx(2 * stats.gmean(SPREAD) / np.array(SPREAD), rel=1e-5)
-    told = "Dots: ratio of each start to the baseline's mean."
+    told = "Bars: 95 % interval of the ratio; dots: starts, relative to the baseline's mean."
     assert told in caption_of(comparison.draw(points(tree)))
 
 
@@ -294,7 +293,8 @@ def test_a_second_start_of_the_reference_is_a_row(tree: Tree, interleaved: MakeR
     figure = comparison.draw(points(tree))
     assert title_of(figure) == title
     assert title.startswith("0 of 2 configurations are faster than PyTorch-DDP, 1 slower")
-    assert "Second start: the same settings again, a control." in caption_of(figure)
+    assert "Second start: same settings." in caption_of(figure)
+    assert sum(text.endswith("control") for text in beside(figure)) == 1
     assert again["ratio"] == pytest.approx(1.01, rel=1e-3)
     rest = table[~table["second_start"]].set_index("strategy")["ratio"]
     assert rest.to_dict() == pytest.approx(before.to_dict())
@@ -314,4 +314,4 @@ def test_rounds_that_do_not_count_are_counted_and_named(tree: Tree, make_run: Ma
     (told,) = table["rounds_left_out"].unique()
     assert told == "first of a start: 2; disturbed: 1 (round 3 of b1)"  # as in the table
     caption = caption_of(comparison.draw(table))
-    assert "Rounds left out: first of a start: 2; disturbed: 1." in caption
+    assert "Rounds left out: first: 2; disturbed: 1." in caption
