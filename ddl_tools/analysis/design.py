@@ -41,7 +41,7 @@ def spread(study: Study, tree: Tree) -> Spread | None:
         if records is tree:
             own = (runs["machine"] == machine["cpu"]) & (runs["cpu_cores"] == machine["cpu_cores"])
             runs = runs[own]
-        if "auto" not in devices:  # GPUs vary less than two cores of a laptop
+        if "auto" not in devices:
             runs = runs[runs["device_used"].isin(devices)]
         if study.interleave is None:
             logs = list(_of_repeats(runs))

@@ -17,7 +17,7 @@ from ddl_tools.records import ledger as state
 from ddl_tools.records.agreement import statements
 from ddl_tools.records.damage import checked, verify
 from ddl_tools.records.ledger import Entry, counts, entry, ledger, put_aside, remedies
-from ddl_tools.records.paths import RunFiles, Tree, committed, repeated, results
+from ddl_tools.records.paths import RunFiles, Tree, committed, repeated, results_words
 from ddl_tools.records.run import read_epochs
 from ddl_tools.study import ADHOC, Study
 
@@ -402,10 +402,9 @@ def _start(
     options = {
         "--parallel": parallel if parallel > 1 else None,
         "--data": data_dir,
-        "--results": None if tree.root == results().root else tree.root,
     }
     given = [str(part) for pair in options.items() if pair[1] for part in pair]
-    same = shlex.join([name, *given])
+    same = shlex.join([name, *given, *results_words(tree)])
     interleaved = definition.interleave is not None
     _say(without_throughput(definition.expand(), interleaved=interleaved))
     if dry_run:

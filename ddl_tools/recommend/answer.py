@@ -20,7 +20,7 @@ from ddl_tools.recommend.candidates import describe, difference
 from ddl_tools.recommend.search import Search, first
 from ddl_tools.records import agreement
 from ddl_tools.records.ledger import read_study
-from ddl_tools.records.paths import Tree, results
+from ddl_tools.records.paths import Tree, results_words
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling.configuration import Span, digits
 from ddl_tools.study import Study, YamlDumper
@@ -224,11 +224,6 @@ class Answer:
 
     def _named(self, spec: RunSpec) -> str:
         return difference(spec, self.leader)
-
-
-def results_words(tree: Tree) -> list[str]:
-    """Return the words of a command that name a tree; none for the default one."""
-    return [] if tree.root == results().root else ["--results", str(tree.root)]
 
 
 def write_study_file(study: Study, tree: Tree) -> Path:

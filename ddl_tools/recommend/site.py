@@ -19,12 +19,12 @@ from ddl_tools.launch.slurm.reconcile import reconciled, with_queue
 from ddl_tools.launch.slurm.script import Options
 from ddl_tools.launch.slurm.site import clock, find_site
 from ddl_tools.launch.slurm.submit import Choice, SubmitPlan
-from ddl_tools.recommend.answer import Answer, results_words, span, write_study_file
+from ddl_tools.recommend.answer import Answer, span, write_study_file
 from ddl_tools.recommend.candidates import Request, site_space
 from ddl_tools.recommend.race import Race
 from ddl_tools.recommend.search import FAILED, Search, study_of
 from ddl_tools.records.ledger import counts, ledger, read_study
-from ddl_tools.records.paths import Tree
+from ddl_tools.records.paths import Tree, results_words
 from ddl_tools.scaling.accuracy import of_paper, of_records
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
 from ddl_tools.scaling.configuration import MAX_EXTRAPOLATION, Span

@@ -115,6 +115,11 @@ def results() -> Tree:
     return Tree((_named_by("DDL_RESULTS") or PROJECT / "results").resolve())
 
 
+def results_words(tree: Tree) -> list[str]:
+    """Return the words of a command that name a tree; none for the default one."""
+    return [] if tree.root == results().root else ["--results", str(tree.root)]
+
+
 def _named_by(variable: str) -> Path | None:
     """Return the folder that an environment variable names; None if it is unset or empty.
 
