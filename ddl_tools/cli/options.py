@@ -138,6 +138,15 @@ def show_entries(entries: list[Entry]) -> str:
     return "\n".join(lines)
 
 
+def log_of_unstarted(entries: list[Entry]) -> list[str]:
+    """Return the last lines of the log of the first run that failed before it started, if any."""
+    for item in entries:
+        cause = item.record.error if item.record and item.state == "failed" else None
+        if cause and cause.kind == "NotStarted" and "\n" in item.reason:
+            return [f"in {item.directory}:", *item.reason.splitlines()[1:]]
+    return []
+
+
 def warn_of_disagreement(entries: list[Entry]) -> bool:
     """Name in red the groups whose weights differ and must not; return whether there are any."""
     if text := alarm(entries):

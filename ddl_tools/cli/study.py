@@ -151,18 +151,19 @@ def status_command(definition: Study, watch: bool, tree: Tree) -> None:
     """Show which runs are complete, failed, running, in SLURM's queue or missing.
 
     A failed run has its class of failure in brackets; below is what to do about each class. If a
-    job was killed, the record gets the state that SLURM reports. Damaged runs do not count as
-    complete: see `ddl study verify`. The last line says whether the weights of the frameworks are
-    equal.
+    job was killed, the record gets the state that SLURM reports. If jobs ended before their runs
+    began, you see the last lines of the first one's log. Damaged runs do not count as complete: see
+    `ddl study verify`. The last line says whether the weights of the frameworks are equal.
     """
     from ddl_tools.launch.study import live
 
     watcher, shown = _Watcher(), ""
     while True:
         entries = watcher.look(definition, tree)
-        parts = (common.show_entries(entries), counts(entries), *remedies(entries), *live(entries))
+        parts = [common.show_entries(entries), counts(entries), *common.log_of_unstarted(entries)]
+        parts += [*remedies(entries), *live(entries), *statements(entries)]
         others = put_aside(definition.name, tree)
-        text = "\n".join([*parts, *statements(entries), *([others] if others else [])])
+        text = "\n".join([*parts, *([others] if others else [])])
         if text != shown:
             if watch:
                 click.clear()
@@ -336,6 +337,12 @@ def _show_plan(plan: "SubmitPlan", names: Names) -> None:
     from ddl_tools.launch.slurm.site import clock
     from ddl_tools.launch.slurm.submit import show_costs
 
+    bad = [item for item in plan.entries if item.state in ("failed", "interrupted", "damaged")]
+    if bad:
+        _say(common.show_entries(bad), *common.log_of_unstarted(bad))
+    if plan.failed:
+        click.echo(f"not submitted: {len(plan.failed)} failed, see above; "
+                   "--retry-failed submits them again")  # fmt: skip
     click.echo(show_costs(plan.entries, plan.jobs))
     for job in plan.jobs:
         name, runs = job.name.removeprefix("ddl-"), [names[one.spec.run_id] for one in job.entries]

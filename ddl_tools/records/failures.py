@@ -62,6 +62,7 @@ _BY_TEXT: list[tuple[Category, str]] = [
     ),
     ("time_limit", r"due to time limit"),
     ("node_failure", r"uncorrectable ECC|fallen off the bus|due to node failure"),
+    ("cancelled", r"\*\*\* JOB \d+ ON \S+ CANCELLED AT"),
     (
         "rendezvous",
         r"clients joined|unable to find address for|no socket interface found"

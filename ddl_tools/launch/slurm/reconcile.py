@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_tools.launch.diagnose import tail
@@ -46,8 +47,12 @@ def _with_queue(item: Entry, jobs: Queue | None) -> Entry:
     if job is None:
         if item.state != "submitted":
             return item
-        log = f"logs/slurm-{item.job_id}.log of the run's folder"
-        gone = f"job {item.job_id} left the queue without a result ({log}); submit it again"
+        log = _log(item)
+        gone = f"job {item.job_id} left the queue without a result"
+        if log.exists():
+            gone += f" (log: {log}); submit it again"
+        else:
+            gone += f" or a log ({log}); submit it again; if that recurs, can its node write there?"
         return replace(item, state="interrupted", reason=gone)
     alone = job.name == job_name(item.directory.parent.name, [item.spec])
     if item.state == "failed" and not alone:
@@ -63,20 +68,27 @@ def _with_queue(item: Entry, jobs: Queue | None) -> Entry:
     return replace(item, state=state, reason=reason, category=None)
 
 
+def _log(item: Entry) -> Path:
+    """Return the log of a run's job, which SLURM makes when it starts the script."""
+    return RunFiles(item.directory).logs / f"slurm-{item.job_id}.log"
+
+
 def reconciled(entries: list[Entry], queue: Queue | None) -> list[Entry]:
     """Return the ledger as SLURM has it, after settling the records of jobs that have ended.
 
-    `queue` has to be asked after the ledger was read.
+    Without accounting, a job that left a log and began none of its runs has failed. `queue` has to
+    be asked after the ledger was read.
     """
     entries = with_queue(entries, queue)
     lost = [item for item in entries if queue is not None and _is_lost(item)]
     jobs = ended(numbers(lost)) if lost else {}
     begun = {item.job_id for item in entries if item.record and item.record.status in BEGUN}
     for item in lost:
-        job = jobs.get(item.job_id or "")
-        if job and may_be_of(job.name, item):
+        job, has_begun = (jobs or {}).get(item.job_id or ""), item.job_id in begun
+        known = job is not None and may_be_of(job.name, item)
+        if known or (jobs is None and not has_begun and _log(item).exists()):
             with suppress(DDLError):  # of another user, or at work after all: shown as it is
-                _settle(item, job, item.job_id in begun)
+                _settle(item, job, has_begun)
     return [_renewed(item) if item in lost else item for item in entries]
 
 
@@ -91,22 +103,27 @@ def _renewed(item: Entry) -> Entry:
     return item if found.state == "submitted" or _is_lost(found) else found
 
 
-def _settle(item: Entry, job: EndedJob, begun: bool) -> None:
-    """Let the record say why a run ended, or did not begin, in a job that had `begun` or not."""
+def _settle(item: Entry, job: EndedJob | None, begun: bool) -> None:
+    """Let the record say why a run ended, or did not begin, in a job that had `begun` or not.
+
+    `job` is None without accounting: only a run that did not begin is then settled.
+    """
 
     def cause(record: RunRecord) -> Failure | None:
-        if record.status not in ("submitted", "running"):
-            return None
         at_work = record.status == "running"
-        code = f" (exit code {job.exit_code})" if job.exit_code else ""
-        text = f"job {item.job_id} ended as {job.state}{code}"
+        if record.status != "submitted" and not (job and at_work):
+            return None
+        state, exit_code = (job.state, job.exit_code) if job else ("", None)
+        code = f" (exit code {exit_code})" if exit_code else ""
+        ended_as = f"ended as {state}{code}" if job else "left the queue without a result,"
+        text = f"job {item.job_id} {ended_as}"
         if not at_work:
-            text += " before the run began"
-            if job.state == "CANCELLED":
+            text += f" before the run began (log: logs/{_log(item).name})"
+            if state == "CANCELLED":
                 text += ", by hand or because the job that it waited for failed"
-        text += tail(RunFiles(item.directory).logs / f"slurm-{item.job_id}.log")
+        text += tail(_log(item))
         kind = "Killed" if at_work else "NotStarted"
-        category = classify(kind, text, exit_code=job.exit_code, state=job.state)
+        category = classify(kind, text, exit_code=exit_code, state=state)
         if begun and not at_work and category not in INTERRUPTIONS:
             category = "cancelled"  # of its block only another run went wrong
         kind = INTERRUPTED if category in INTERRUPTIONS else kind

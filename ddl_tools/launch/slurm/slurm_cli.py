@@ -93,13 +93,13 @@ class EndedJob:
     """Of its script; negative where a signal ended it."""
 
 
-def ended(job_ids: Sequence[str]) -> dict[str, EndedJob]:
-    """Return, by number, those of some jobs that have ended, as SLURM's accounting says, if any."""
+def ended(job_ids: Sequence[str]) -> dict[str, EndedJob] | None:
+    """Return, by number, those of some jobs that have ended; None where no accounting answers."""
     chosen = ("--allocations", "--jobs", ",".join(job_ids))
     try:
         rows = call("sacct", "--noheader", "--parsable2", f"--format={FIELDS}", *chosen)
     except LaunchError:
-        return {}
+        return None
     found = {}
     for row in rows.splitlines():
         job_id, name, state, exit_code = (*row.split("|"), "", "", "")[:4]

@@ -51,6 +51,7 @@ class SubmitPlan:
     entries: list[Entry]
     jobs: list[Job]
     left_out: list[Entry]  # the small runs of their configuration have failed
+    failed: list[Entry]  # left alone, since nobody asked to retry them
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,14 @@ def prepare(
     """Return the jobs of what a study still has to run; write nothing."""
     options.check(site)
     todo = [one for one in pending(entries, choice.retry_failed) if not queued(one, queue)]
+    left = [one for one in pending(entries, retry_failed=True) if not queued(one, queue)]
     for item in todo:
         preflight.check_batch(item.spec)
     order, waits = small_first(entries, todo, queue) if choice.small_first else (todo, {})
     parts = blocks(order, site) if choice.by_block else [[item] for item in order]
     jobs = [_job(part, site, options, waits) for part in parts]
-    return SubmitPlan(entries, jobs, [item for item in todo if item not in order])
+    left_out = [item for item in todo if item not in order]
+    return SubmitPlan(entries, jobs, left_out, [item for item in left if item not in todo])
 
 
 def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, Entry]) -> Job:

@@ -268,6 +268,19 @@ def test_all_open_runs_of_a_job_that_died_are_settled(
     assert settled(WAITS, WAITS, WAITS) == [unbegun] * 3  # the job began with none of them
 
 
+def test_without_accounting_a_job_that_began_leaves_the_rest_of_its_block_open(
+    tmp_path: Path, stand_ins: StandIns
+) -> None:
+    stand_ins.add("sacct", error="Slurm accounting storage is disabled\n", status=1)
+    for first, found in (({"status": "completed"}, "interrupted"), (WAITS, "failed")):
+        items = in_a_job(tmp_path, first, WAITS, WAITS)
+        for item in items:
+            logs = RunFiles(item.directory).logs
+            logs.mkdir(exist_ok=True)
+            (logs / "slurm-17.log").write_text("srun: not found\n")
+        assert [item.state for item in reconciled(items, {})[1:]] == [found] * 2
+
+
 def test_one_run_of_a_block_cannot_be_cancelled_alone(tmp_path: Path, stand_ins: StandIns) -> None:
     items = in_a_job(tmp_path, {"status": "completed"}, running(), WAITS)
     cancelling = ("study", "cancel", tmp_path / "small.yaml")

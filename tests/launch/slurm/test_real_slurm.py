@@ -162,6 +162,21 @@ def test_a_job_that_is_hit_says_why(tmp_path: Path, localtest: EmulatedSlurm, hi
 
 
 @pytest.mark.extended
+def test_a_script_that_dies_before_its_run_is_not_submitted_again(
+    tmp_path: Path, localtest: EmulatedSlurm
+) -> None:
+    site, path = tmp_path / "wrong.toml", study_file(tmp_path, strategy="ddp")
+    site.write_text('description = "x"\nmodules = ["no-such-module"]\n')
+    ddl("study", "submit", path, "--site", site, status=0)
+    (item,) = ledger(Study.load(path), results())
+    left_queue(item.directory)
+    shown = ddl("study", "status", path, status=0).output
+    assert error_of(item.directory).kind == "NotStarted"
+    assert log_of(item.directory).splitlines()[-1] in shown
+    assert again(tmp_path) == 0
+
+
+@pytest.mark.extended
 def test_a_node_that_goes_down_costs_one_attempt(tmp_path: Path, localtest: EmulatedSlurm) -> None:
     run_dir = one_job(tmp_path, **{**TWO_NODES, **LONG, "strategy": "deepspeed"})
     has_checkpoint(run_dir)

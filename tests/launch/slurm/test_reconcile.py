@@ -15,6 +15,8 @@ from ddl_tools.records.storage import now
 from tests.launch.running import change, error_of, planned
 from tests.launch.stand_ins import StandIns
 
+CANCELLED = "slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 2026-01-01T00:00:00"
+
 
 def left(status: Status) -> Entry:
     """Return a run whose job 17 is gone and whose record has this status."""
@@ -27,6 +29,17 @@ def left(status: Status) -> Entry:
 def says(stand_ins: StandIns, item: Entry, state: str, code: str = "0:0") -> None:
     """Let accounting say how the job ended."""
     stand_ins.add("sacct", f"17|ddl-{item.spec.run_id}|{state}|{code}\n")
+
+
+def logged(item: Entry, text: str) -> None:
+    """Let the job have a log."""
+    log = RunFiles(item.directory).logs / "slurm-17.log"
+    log.parent.mkdir()
+    log.write_text(text)
+
+
+def no_accounting(stand_ins: StandIns) -> None:
+    stand_ins.add("sacct", error="Slurm accounting storage is disabled\n", status=1)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +74,7 @@ def test_a_job_that_is_gone_is_settled(
 
 def test_the_jobs_own_log_is_shown_and_heeded(stand_ins: StandIns) -> None:
     item = left("running")
-    log = RunFiles(item.directory).logs / "slurm-17.log"
-    log.parent.mkdir()
-    log.write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=17.batch.\n")
+    logged(item, "slurmstepd: error: Detected 1 oom_kill event in StepId=17.batch.\n")
     says(stand_ins, item, "FAILED", "0:9")
     (after,) = reconciled([item], {})
     assert after.category == "out_of_memory"
@@ -115,8 +126,49 @@ def test_accounting_is_asked_once_for_all(stand_ins: StandIns) -> None:
     assert call.endswith("--allocations --jobs 17,18,19")
 
 
+@pytest.mark.parametrize(
+    ("log", "found", "category"),
+    [
+        ("Lmod: unknown module\n", "failed", "environment"),
+        ("", "failed", "environment"),
+        (f"{CANCELLED} ***\n", "interrupted", "cancelled"),
+        (f"{CANCELLED} DUE TO TIME LIMIT ***\n", "interrupted", "time_limit"),
+    ],
+)
+def test_without_accounting_the_log_tells_why_a_run_did_not_begin(
+    stand_ins: StandIns, log: str, found: str, category: str
+) -> None:
+    item = left("submitted")
+    logged(item, log)
+    no_accounting(stand_ins)
+    (after,) = reconciled([item], {})
+    assert (after.state, after.category) == (found, category)
+    message = error_of(item.directory).message
+    assert "before the run began" in message
+    assert "logs/slurm-17.log" in message
+    assert log.strip() in message
+    assert reconciled([after], {}) == [after]
+
+
+def test_an_answer_of_accounting_that_is_late_is_waited_for(stand_ins: StandIns) -> None:
+    item = left("submitted")
+    logged(item, "Lmod: unknown module\n")
+    says(stand_ins, item, "RUNNING")
+    assert unchanged(item, {})
+
+
+def test_a_job_that_wrote_no_log_has_not_failed(stand_ins: StandIns) -> None:
+    item = left("submitted")
+    no_accounting(stand_ins)
+    assert unchanged(item, {})
+    (after,) = reconciled([item], {})
+    assert after.state == "interrupted"
+    assert str(RunFiles(item.directory).logs / "slurm-17.log") in after.reason
+
+
 def test_without_accounting_a_run_can_be_submitted_again(stand_ins: StandIns) -> None:
     item = left("running")
-    stand_ins.add("sacct", error="Slurm accounting storage is disabled\n", status=1)
+    logged(item, "from before\n")
+    no_accounting(stand_ins)
     assert unchanged(item, {})
     assert reconciled([item], {})[0].state == "interrupted"

@@ -211,6 +211,29 @@ def test_status_shows_what_the_queue_says(tmp_path: Path, slurm: StandIns) -> No
     assert f"submitted   {items[0].spec.run_id}\n" in shown.output
 
 
+def test_a_job_that_died_before_its_run_began_is_shown_and_not_repeated(
+    tmp_path: Path, slurm: StandIns
+) -> None:
+    path, items = two_runs(tmp_path)
+    submitted(path)
+    slurm.add("sacct", error="Slurm accounting storage is disabled", status=1)
+    for item in items:
+        log = RunFiles(item.directory).logs / "slurm-17.log"
+        log.write_text(f"Lmod: unknown module of {item.spec.nodes}\n\n  see module spider\n")
+    for again in (ddl("study", "status", path, status=0), submitted(path)):
+        lines = again.output.splitlines()
+        for item, line in zip(items, lines, strict=False):
+            assert line.startswith(f"failed      {item.spec.run_id}  [environment]")
+            assert "before the run began (log: logs/slurm-17.log)" in line
+        assert str(items[0].directory) in again.output  # of one job the lines as well
+        assert "Lmod: unknown module of 1\n" in again.output
+        assert "Lmod: unknown module of 4" not in again.output
+    assert "not submitted: 2 failed" in again.output
+    assert len(slurm.calls("sbatch")) == 2
+    submitted(path, "--retry-failed")
+    assert len(slurm.calls("sbatch")) == 4
+
+
 def test_status_shows_the_class_of_a_failure_and_its_remedy(tmp_path: Path) -> None:
     path, _ = two_runs(tmp_path)
     item = plan(Study.load(path), results())[0]
