@@ -11,7 +11,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from ddl_core.config import LONGEST_NAME, NAME, RunSpec
-from ddl_core.errors import DDLError
+from ddl_core.errors import DDLError, LaunchError
 from ddl_core.registry import REGISTRIES
 from ddl_tools.labels import named
 from ddl_tools.records.agreement import alarm
@@ -164,9 +164,12 @@ def warning(text: str) -> Iterator[None]:
 
 
 def ask_queue() -> "Queue | None":
-    """Return SLURM's queue; None, with a warning, if it does not answer."""
+    """Return SLURM's queue; None, with a warning of one line, if it does not answer."""
     from ddl_tools.launch.slurm import slurm_cli
 
-    with warning("without the state of the jobs"):
+    try:
         return slurm_cli.queue()
-    return None
+    except LaunchError as error:  # of several lines the last one is SLURM's conclusion
+        last = str(error).splitlines()[-1]
+        click.echo(f"warning: without the state of the jobs: {last}", err=True)
+        return None

@@ -192,7 +192,8 @@ class _Watcher:
 
         entries = ledger(definition, tree, self._entry)
         before, self._states = self._states, [item.state for item in entries]
-        if not any(item.job_id for item in entries):
+        # The queue says nothing of other runs.
+        if not any(item.job_id and item.state not in ("completed", "damaged") for item in entries):
             return entries
         if self._states == before and time.monotonic() < self._due:
             return reconcile.with_queue(entries, self._queue)

@@ -21,7 +21,7 @@ from ddl_tools.records.ledger import Entry, exclusive, ledger, plan
 from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.run import Failure, Status, read_record
 from ddl_tools.study import Study
-from tests.launch.running import change, ddl, study_file
+from tests.launch.running import change, ddl, finish, study_file
 from tests.launch.stand_ins import StandIns
 
 GENERIC = find_site("generic")
@@ -209,6 +209,22 @@ def test_status_shows_what_the_queue_says(tmp_path: Path, slurm: StandIns) -> No
     shown = ddl("study", "status", path, status=0)
     assert "warning: without the state of the jobs: squeue" in shown.output
     assert f"submitted   {items[0].spec.run_id}\n" in shown.output
+
+
+def test_a_queue_that_nothing_waits_in_is_not_asked(tmp_path: Path, slurm: StandIns) -> None:
+    path, items = two_runs(tmp_path)
+    slurm.add("squeue", error="squeue: error: no DNS\nsqueue: fatal: no configuration", status=1)
+    assert ddl("study", "status", path, status=0).stderr == ""
+    ran_here, submitted_once = plan(Study.load(path), results())
+    finish(ran_here.directory)
+    finish(submitted_once.directory, job_id="17")
+    shown = ddl("study", "status", path, status=0)
+    assert "2 completed" in shown.stdout
+    assert shown.stderr == ""
+    change(items[1], status="submitted")
+    (line,) = ddl("study", "status", path, status=0).stderr.splitlines()
+    assert line.startswith("warning: ")
+    assert line.endswith("squeue: fatal: no configuration")
 
 
 def test_a_job_that_died_before_its_run_began_is_shown_and_not_repeated(
