@@ -23,9 +23,13 @@ PROCESSES = click.option(
 
 @data.command("sample")
 @click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
-@click.option("--classes", type=click.IntRange(1), help="Number of classes. [default: 16]")
-@click.option("--train-per-class", type=click.IntRange(1), help="Training images of each class.")
-@click.option("--val-per-class", type=click.IntRange(1), help="Validation images of each class.")
+@click.option("--classes", type=click.IntRange(1, 10**6), help="Number of classes. [default: 16]")
+@click.option(
+    "--train-per-class", type=click.IntRange(1, 10**6), help="Training images of each class."
+)
+@click.option(
+    "--val-per-class", type=click.IntRange(1, 10**6), help="Validation images of each class."
+)
 @click.option("--seed", type=click.IntRange(0), help="Seed of the crops. [default: 0]")
 def sample_command(folder: Path | None, **chosen: int | None) -> None:
     """Make an ImageNet-shaped sample set from photographs that installed packages ship.
@@ -87,8 +91,8 @@ def write_command(source: str, folder: Path) -> None:
 @data.command("convert")
 @click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
 @click.option("--out", type=FOLDER, metavar="DIR", help="Folder to write. [default: DIR/tfrecord]")
-@click.option("--train-shards", type=click.IntRange(1), help="Files of the training images.")
-@click.option("--val-shards", type=click.IntRange(1), help="Files of the validation images.")
+@click.option("--train-shards", type=click.IntRange(1, 10**6), help="Files of the training images.")
+@click.option("--val-shards", type=click.IntRange(1, 10**6), help="Files of the validation images.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the order of the images.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @PROCESSES

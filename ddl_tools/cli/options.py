@@ -1,5 +1,6 @@
 """Options that several commands share, and the options made from the fields of a run."""
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -33,6 +34,19 @@ class PathArgument(click.Path):
         if value == "":
             self.fail("the path is empty; name one, or leave the option out", param, ctx)
         return Path(os.fsdecode(super().convert(value, param, ctx)))
+
+
+class Number(click.FloatRange):
+    """A number of a range, by default up to 10**9; neither nan nor infinity."""
+
+    def __init__(self, least: float = 0, most: float = 10**9, *, min_open: bool = False) -> None:
+        super().__init__(least, most, min_open=min_open)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 FOLDER, FILE = PathArgument(file_okay=False), PathArgument(dir_okay=False)

@@ -1,6 +1,5 @@
 """``ddl recommend``."""
 
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,32 +23,24 @@ def _numbers(
     return found
 
 
-def _finite(
-    context: click.Context, parameter: click.Parameter, value: float | None
-) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a finite number")
-    return value
-
-
 @click.command()
 @click.option("--model", default="resnet50", help="Network, as of `ddl run`.")
 @common.data_option
-@click.option("--minutes", type=click.FloatRange(1), metavar="N", callback=_finite,
+@click.option("--minutes", type=common.Number(1, 10**6), metavar="N",
               help="Time limit. [default: 10; with --site 5, of each run]")  # fmt: skip
 @click.option("--workers", metavar="N,N,...", callback=_numbers,
               help="Numbers of ranks to try. [default: 1, 2, 4, ... up to the GPUs, else cores]"
               )  # fmt: skip
-@click.option("--epochs", type=click.IntRange(1), default=90, metavar="N",
+@click.option("--epochs", type=click.IntRange(1, 10**6), default=90, metavar="N",
               help="Epochs of the whole training, for its time.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(1), metavar="N",
+@click.option("--batch", type=click.IntRange(1, 10**6), metavar="N",
               help="Images per rank and step. [default: 64 on a GPU, 8 on a CPU]")  # fmt: skip
 @click.option("--image-size", type=click.IntRange(8, 4096), default=224, metavar="N",
               help="Side of the training crop (pixels).")  # fmt: skip
 @common.site_option("Measure in SLURM jobs on 1, 2 and 4 nodes: a name from slurm/, or a path.")
 @common.account_option
 @common.partition_option
-@click.option("--max-node-hours", type=click.FloatRange(0), metavar="N", callback=_finite,
+@click.option("--max-node-hours", type=common.Number(), metavar="N",
               help="With --site: limit of all jobs, by their time limits. [default: 10]"
               )  # fmt: skip
 @common.results_option

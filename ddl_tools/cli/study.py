@@ -270,7 +270,7 @@ def compare_command(definition: Study, tree: Tree) -> None:
 @click.option("--small-first", is_flag=True,
               help="Let larger runs of a configuration wait for its smallest run."
               )  # fmt: skip
-@click.option("--max-node-hours", type=click.FloatRange(0), default=10_000.0, metavar="N",
+@click.option("--max-node-hours", type=common.Number(), default=10_000.0, metavar="N",
               help="Refuse to submit if the jobs may cost more.")  # fmt: skip
 @common.data_option
 @common.results_option

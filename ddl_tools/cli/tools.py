@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from ddl_tools.doctor.checks import Report
 
 READERS = sorted(name for name in LOADERS if name != "synthetic" and not name.endswith("_gpu"))
-_ABOVE_0 = click.FloatRange(min=0, min_open=True)
+_ABOVE_0 = common.Number(min_open=True)
 
 
 @click.command()
 @common.site_option("Machine to submit to: a name from slurm/, or a path.")
-@click.option("--ranks", type=click.IntRange(1), metavar="N",
+@click.option("--ranks", type=click.IntRange(1, 10**6), metavar="N",
               help="Start N ranks on each node and test them together. [default: the GPUs of a "
               "node with --site, else none]")  # fmt: skip
-@click.option("--nodes", type=click.IntRange(1), metavar="N",
+@click.option("--nodes", type=click.IntRange(1, 10**6), metavar="N",
               help="Nodes to probe. [default: 2 of a site]")  # fmt: skip
-@click.option("--loader-workers", type=click.IntRange(0), default=8,
+@click.option("--loader-workers", type=click.IntRange(0, 10**6), default=8,
               help="Loader processes of each rank, as in the study.")  # fmt: skip
 @click.option("--data-format", type=click.Choice(["folder", "tfrecord"]), default="folder",
               help="What the data folder holds.")  # fmt: skip
 @common.account_option
 @common.partition_option
 @click.option("--time", metavar="HH:MM:SS", help="Time limit of the job. [default: 00:10:00]")
-@click.option("--wait", "wait_min", type=click.FloatRange(0), default=15.0,
+@click.option("--wait", "wait_min", type=common.Number(), default=15.0,
               metavar="MINUTES", help="Longest wait for the job.")  # fmt: skip
 @click.option("--show", type=FOLDER, metavar="DIR", help="Folder of an earlier probe to report on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -119,7 +119,7 @@ def _as_text(report: "Report", ready: str) -> str:
               "[default: committed data/ into figures/]")  # fmt: skip
 @click.option("--study", "studies", multiple=True, metavar="STUDY",
               help="Draw only this study; repeatable.")  # fmt: skip
-@click.option("--carbon-intensity", "carbon_g_per_kwh", type=click.FloatRange(min=0), metavar="G",
+@click.option("--carbon-intensity", "carbon_g_per_kwh", type=common.Number(), metavar="G",
               help="g CO2e per kWh of electricity here, for the tables. "
               "[default: 458.29, the world in 2025]")  # fmt: skip
 def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float | None) -> None:
@@ -177,13 +177,13 @@ def report(root: Path | None, folder: Path | None) -> None:
               help="Network.")  # fmt: skip
 @click.option("--dataset", metavar="NAME", default="imagenet",
               help="Data set, as records name it.")  # fmt: skip
-@click.option("--images", type=click.IntRange(1), metavar="N",
+@click.option("--images", type=click.IntRange(1, 10**10), metavar="N",
               help="Training images of an epoch. [default: ImageNet's]")  # fmt: skip
-@click.option("--epochs", type=click.IntRange(1), default=90, metavar="N",
+@click.option("--epochs", type=click.IntRange(1, 10**6), default=90, metavar="N",
               help="Epochs of the whole training.")  # fmt: skip
 @click.option("--deadline", type=_ABOVE_0, metavar="HOURS", help="Longest training time.")
 @click.option("--node-hours", type=_ABOVE_0, metavar="N", help="Most node-hours of training.")
-@click.option("--accuracy", type=click.FloatRange(0, 100, min_open=True), metavar="PERCENT",
+@click.option("--accuracy", type=common.Number(0, 100, min_open=True), metavar="PERCENT",
               help="Lowest top-1 accuracy.")  # fmt: skip
 @click.option("--max-gpus", type=click.IntRange(1, 2**20), metavar="N",
               help="Largest number of GPUs (ranks). [default: a site 1024, this machine all]"
@@ -312,7 +312,9 @@ def bench() -> None:
               help="Processes of the loader; of DALI, threads.")  # fmt: skip
 @click.option("--image-size", type=int, default=224, help="Side of the images in pixels.")
 @click.option("--local-batch-size", type=int, default=64, help="Images of a batch.")
-@click.option("--images", type=click.IntRange(1), help="Number of images to use. [default: all]")
+@click.option(
+    "--images", type=click.IntRange(1, 10**10), help="Number of images to use. [default: all]"
+)
 @click.option("--epochs", type=click.IntRange(1, 1000), default=3,
               help="Passes from memory, after one from the disk.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -162,7 +162,10 @@ def _wrong(parameter: click.Parameter, world: World) -> list[str]:
         least = getattr(kind, "min", None)
         bounded = least is not None or parameter.name in RunSpec.model_fields
         below = [str(-1 if least is None else int(least) - 1)] if bounded else []
-        return ["many", *below]
+        above = [] if parameter.name == "seed" else [str(10**400)]
+        if isinstance(kind, click.types.FloatParamType):
+            above = ["inf", "nan", "1e308"]
+        return ["many", *below, *above]
     if isinstance(kind, click.Path):
         return ["", str(world.root / "file") if kind.dir_okay else str(world.root)]
     if name in ("--account", "--partition"):

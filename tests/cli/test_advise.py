@@ -37,7 +37,14 @@ def test_what_cannot_be_answered_ends_with_status_1(words: list[object], told: s
 
 
 @pytest.mark.parametrize(
-    "words", [["--deadline", -1], ["--images", 0], ["--accuracy", 101], ["--model", "vgg"]]
+    "words",
+    [
+        ["--deadline", -1],
+        ["--images", 0],
+        ["--accuracy", 101],
+        ["--accuracy", "nan"],
+        ["--model", "vgg"],
+    ],
 )
 def test_absurd_values_are_refused_by_name(words: list[object]) -> None:
     result = ddl("advise", "--site", "juwels_booster", *words, status=2)
