@@ -24,7 +24,7 @@ from ddl_tools.recommend.candidates import Request, site_space
 from ddl_tools.recommend.race import Race
 from ddl_tools.recommend.search import FAILED, Search, study_of
 from ddl_tools.records.ledger import counts, ledger, read_study
-from ddl_tools.records.paths import Tree, results_words
+from ddl_tools.records.paths import SITES, Tree, portable, results_words
 from ddl_tools.scaling.accuracy import of_paper, of_records
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
 from ddl_tools.scaling.configuration import MAX_EXTRAPOLATION, Span
@@ -42,8 +42,11 @@ class SiteSearch(Search):
     ) -> None:
         site = find_site(site_name)
         found = site_space(request, site, max(NODES))
-        # Two sites may have one description.
-        found = replace(found, hardware=f"{Path(site_name).stem}: {found.hardware}")
+        # Two sites may have one description, and two files one name.
+        file = Path(site_name).resolve()
+        own = file.suffix != ".toml" or file.parent == SITES
+        place = file.stem if own else portable(file)
+        found = replace(found, hardware=f"{place}: {found.hardware}")
         super().__init__(request, tree, found)
         self.site_name, self._max_node_hours = site_name, max_node_hours
         remedy = "lower --minutes, or --max-node-hours for fewer configurations"

@@ -222,13 +222,18 @@ def test_a_configuration_that_fails_is_named(images: Path, sbatch: Path) -> None
 
 
 def test_each_site_has_a_search_of_its_own(images: Path, tmp_path: Path) -> None:
-    """Also copies of a site's file, which have its description."""
-    copy = tmp_path / "copy.toml"
-    copy.write_bytes((SITES / "localtest.toml").read_bytes())
-    sites = ("localtest", str(SITES / "localtest.toml"), str(copy))
+    """Also copies of a site's file, which have its description and may have its name."""
+    copies = [tmp_path / "copy.toml", tmp_path / "localtest.toml", tmp_path / "x/localtest.toml"]
+    copies[-1].parent.mkdir()
+    for copy in copies:
+        copy.write_bytes((SITES / "localtest.toml").read_bytes())
+    sites = ("localtest", str(SITES / "localtest.toml"), *map(str, copies))
     asked = Request("resnet8", images)
-    named, path, other = (SiteSearch(asked, results(), site, Options(), 10.0) for site in sites)
-    assert named.name == path.name != other.name
+    named, path, *others = (
+        SiteSearch(asked, results(), site, Options(), 10.0).name for site in sites
+    )
+    assert named == path
+    assert len({named, *others}) == 1 + len(copies)
 
 
 def test_where_all_fail_the_cause_is_said(images: Path, sbatch: Path) -> None:
