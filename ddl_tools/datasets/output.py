@@ -117,7 +117,7 @@ def read_settings(path: Path, command: str, *fields: str) -> dict[str, Any] | No
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        pass
+        pass  # not JSON: refused below, like JSON that lacks a field
     raise DataError(
         f"{path} is damaged, or no file of `{command}`: if that command made {path.parent}, delete "
         "the folder and make it again; if not, rename the file"

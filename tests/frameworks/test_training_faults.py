@@ -65,6 +65,6 @@ def of_rank_1(token: str) -> list[psutil.Process]:
         try:
             if process.environ()["RANK"] == "1":
                 found.append(process)
-        except (psutil.Error, KeyError):  # it has just ended
+        except (psutil.NoSuchProcess, KeyError):  # it has just ended; a zombie has no RANK
             pass
     return found
