@@ -25,10 +25,10 @@ def shown(value: object) -> str:
     return _short.repr(value)
 
 
-def some(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    first = ", ".join(names[:5])
-    return first if len(names) <= 5 else f"{first} and {len(names) - 5} more"
+def some(texts: Sequence[str], separator: str = ", ") -> str:
+    """Return the first few texts as one, and how many more there are."""
+    first = separator.join(texts[:5])
+    return first if len(texts) <= 5 else f"{first} and {len(texts) - 5} more"
 
 
 def require_file(path: Path | str) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
 
+from ddl_core.files import some
 from ddl_tools.doctor.finding import Finding, State
 from ddl_tools.records.probe import Answer, Interface, ProbeRecord, Reading, size_text
 
-MAX_TEXTS = 4  # in one finding
 FEW_FILES = 1024
 NCCL = "NCCL_SOCKET_IFNAME"
 BINDING = "cpu_bind = 'cores' in the site's file (srun), with cpus_per_rank cores for each"
@@ -89,16 +89,11 @@ def _cores(record: ProbeRecord) -> Verdict:
                 ranks = f"{first.rank} and {second.rank}"
                 bound.append(f"ranks {ranks} share cores {span(shared)} of {host}")
     if bound:
-        return "bad", _some(bound), BINDING
+        return "bad", some(bound, "; "), BINDING
     if loose:
-        return "warn", f"{_some(loose)}: not bound, the system moves them", BINDING
+        return "warn", f"{some(loose, '; ')}: not bound, the system moves them", BINDING
     each = span({len(one.cores) for one in record.answers})
     return "ok", f"{each} for each rank, none shared"
-
-
-def _some(texts: list[str]) -> str:
-    rest = len(texts) - MAX_TEXTS
-    return "; ".join(texts[:MAX_TEXTS]) + (f"; {rest} more" if rest > 0 else "")
 
 
 def _loader_processes(record: ProbeRecord) -> Verdict:

@@ -8,6 +8,7 @@ import yaml
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import Interrupted, LaunchError
+from ddl_core.files import some
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample
@@ -25,7 +26,6 @@ from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling.configuration import Span, digits
 from ddl_tools.study import Study, YamlDumper
 
-MOST_NAMED = 4  # configurations in a list
 WORTH = 0.10  # gain that the removal of a part must promise to count as the limit
 # Fields that shape the measurement and not the training.
 _OF_SEARCH = {
@@ -128,7 +128,8 @@ class Answer:
             ratio = self._ratio(spec, self.leader)
             same = estimates.decision(ratio) == estimates.EQUIVALENT
             (equal if same else undecided).append(f"{self._named(spec)} ({span(ratio)})")
-        return f"within 5 %: {_list(equal)}; not decided yet: {_list(undecided)}"
+        parts = {"within 5 %": equal, "not decided yet": undecided}
+        return "; ".join(f"{name}: {some(texts) or 'none'}" for name, texts in parts.items())
 
     def _slower(self) -> str:
         ratios = {spec: self._ratio(spec, self.leader).ratio for spec in self._race.dropped}
@@ -141,7 +142,8 @@ class Answer:
             ],
             "no time for": [self._named(spec) for spec in self.search.left_out()],
         }
-        return "; ".join(f"{name}: {_list(some)}" for name, some in lists.items() if some) or "none"
+        parts = [f"{name}: {some(texts)}" for name, texts in lists.items() if texts]
+        return "; ".join(parts) or "none"
 
     def _checked(self) -> str:
         parts = [one.replace(" (docs/explanation/fairness.md)", "")
@@ -239,9 +241,3 @@ def span(found: Estimate) -> str:
     if found.n < estimates.LEAST_SHOWN:
         return digits(found.ratio)
     return str(Span(found.ratio, found.low, found.high))
-
-
-def _list(texts: list[str]) -> str:
-    """Return some texts as one, the first ones only."""
-    more = [f"and {len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
-    return ", ".join([*texts[:MOST_NAMED], *more]) or "none"

@@ -14,6 +14,7 @@ EIGHT = {"loader_workers": 8}
 THREE = [LOOPBACK, ETHERNET, INFINIBAND]
 DOWN = INFINIBAND.model_copy(update={"addresses": []})
 BLOCKED = Folder(variable="TORCH_HOME", path="/x", file_system="nfs", error="Read-only file system")
+FIVE_ON_ONE = record(*(answer(rank, cores=[0], loader_cores=[]) for rank in range(5)))
 BLIND = "cannot read /data/train: No such file\nmore"
 
 
@@ -54,6 +55,7 @@ def test_a_healthy_probe_has_no_fault() -> None:
     [
         ("cores of ranks", cores([0], [0]), "bad", "ranks 0 and 1 share cores 0 of node1", "cpu_b"),
         ("cores of ranks", cores([0, 1], [1, 2]), "bad", "share cores 1 of", "cpu_bind"),
+        ("cores of ranks", FIVE_ON_ONE, "bad", "and 5 more", "cpu_bind"),
         ("cores of ranks", cores([0, 1, 2, 5], [0, 1, 2, 5]), "warn", "share cores 0-2,5 of", "cp"),
         ("cores of ranks", cores([0], [0], host="node2"), "ok", "none shared", ""),
         (
