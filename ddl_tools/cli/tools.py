@@ -188,6 +188,8 @@ def report(root: Path | None, folder: Path | None) -> None:
 @click.option("--max-gpus", type=click.IntRange(1, 2**20), metavar="N",
               help="Largest number of GPUs (ranks). [default: a site 1024, this machine all]"
               )  # fmt: skip
+@click.option("--gpus", type=click.IntRange(1, 2**20), metavar="N",
+              help="Advise on exactly this number of GPUs (ranks); needs no limit.")  # fmt: skip
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Folder of your records. [default: committed data/]")  # fmt: skip
 @click.option("--figure", "stem", type=FILE, metavar="FILE",
@@ -199,11 +201,14 @@ def advise(
     images: int | None,
     epochs: int,
     max_gpus: int | None,
+    gpus: int | None,
     root: Path | None,
     stem: Path | None,
     **limits: float | None,
 ) -> None:
     """Recommend a strategy, a loader and a number of GPUs that meet some limits.
+
+    With --gpus, the answer is the time and the node-hours on that number of GPUs.
 
     The evidence is runs of the same machine, and the paper's statements on its own machine. No
     option lies further than four times beyond the largest measured number of GPUs. Status 1 if
@@ -219,7 +224,8 @@ def advise(
         machine = core.Machine(Path(site_name).stem, site.description, site.gpus_per_node)
     else:
         machine = core.Machine.here()
-    request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, max_gpus)
+    sizes = {"max_gpus": max_gpus, "gpus": gpus}
+    request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, **sizes)
     found = core.advise(request, Tree(root.resolve()) if root else committed())
     click.echo(render.text(found))
     click.echo(f"\n{render.table(found)}")

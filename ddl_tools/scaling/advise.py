@@ -1,4 +1,4 @@
-"""Choose a configuration and a number of ranks that meet some limits."""
+"""Choose a configuration and, unless it is given, a number of ranks that meet some limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +62,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Request:
-    """A training and its limits. ``images`` of an epoch; None: ImageNet's."""
+    """A training and its limits. ``images`` of an epoch; None: ImageNet's.
+
+    ``gpus``: advice for this number of ranks alone, for which there may be no limit.
+    """
 
     machine: Machine
     model: str
@@ -71,11 +74,12 @@ class Request:
     images: int | None = None
     epochs: int = paper.EPOCHS
     max_gpus: int | None = None
+    gpus: int | None = None
 
     def __post_init__(self) -> None:
         check_name("model", self.model)
         positive(epochs=self.epochs)
-        for name in ("images", "max_gpus"):
+        for name in ("images", "max_gpus", "gpus"):
             if (value := getattr(self, name)) is not None:
                 positive(**{name: value})
         if self.images is None and self.dataset != "imagenet":
@@ -83,16 +87,28 @@ class Request:
                 f"dataset={self.dataset!r}: the number of images is known of imagenet alone; set "
                 "images"
             )
-        if not self.limits.set():
+        if self.gpus and self.max_gpus:
             raise SpecError(
-                "no limit; give --deadline, --node-hours or --accuracy (in Python deadline, "
-                "node_hours or accuracy)"
+                f"gpus={self.gpus} and max_gpus={self.max_gpus} exclude each other; choose one"
+            )
+        if not self.gpus and not self.limits.set():
+            raise SpecError(
+                "no limit; give --deadline, --node-hours, --accuracy or --gpus (in Python "
+                "deadline, node_hours, accuracy or gpus)"
             )
 
     @property
     def epoch_images(self) -> int:
         """Images of an epoch."""
         return self.images or IMAGENET_TRAIN_IMAGES
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of ranks to look at, whole nodes of a site; may be none."""
+        if self.gpus is None:
+            return self.machine.sizes(self.max_gpus)
+        per_node = max(self.machine.ranks_per_node, 1) if self.machine.name else 1
+        return [] if self.gpus % per_node else [self.gpus]
 
 
 @dataclass(frozen=True)
@@ -131,14 +147,15 @@ def advise(request: Request, tree: Tree) -> Advice:
     accuracy = of_records(tree, *of)
     if accuracy is None and request.epoch_images == IMAGENET_TRAIN_IMAGES:
         accuracy = of_paper(*of)
-    sizes, training = machine.sizes(request.max_gpus), (request.epoch_images, request.epochs)
+    training = request.epoch_images, request.epochs
     found = [
         option
         for one in usable
         for option in options(
-            one, sizes, machine.ranks_per_node or one.ranks_per_node, *training, accuracy
+            one, request.sizes, machine.ranks_per_node or one.ranks_per_node, *training, accuracy
         )
     ]
+    _check(request, found, usable)
     return _decide(request, found, accuracy)
 
 
@@ -159,7 +176,6 @@ def _nothing_known(request: Request, others: Sequence[str]) -> str:
 
 def _decide(request: Request, found: Sequence[Option], accuracy: Accuracy | None) -> Advice:
     limits = request.limits
-    _check(found, limits, request)
     able = [one for one in found if one.worst(limits) != "violated"]
     if not able:
         raise DataError(_infeasible(found, limits))
@@ -191,18 +207,23 @@ def _most_accurate(able: list[Option], found: Sequence[Option]) -> list[Option]:
     return able
 
 
-def _check(found: Sequence[Option], limits: Limits, request: Request) -> None:
-    machine, most = request.machine, request.max_gpus
-    if not (sizes := machine.sizes(most)):
+def _check(request: Request, found: Sequence[Option], usable: Sequence[Configuration]) -> None:
+    machine, limits = request.machine, request.limits
+    if not request.sizes:
+        name = "gpus" if request.gpus else "max_gpus"
+        multiple = "a multiple of" if request.gpus else "at least"
         raise DataError(
-            f"max_gpus={most}: a node of {machine.name} has {machine.ranks_per_node} GPUs, and a "
-            f"job gets whole nodes; allow at least {machine.ranks_per_node}"
+            f"{name}={getattr(request, name)}: a node of {machine.name} has "
+            f"{machine.ranks_per_node} GPUs, and a job gets whole nodes; allow {multiple} "
+            f"{machine.ranks_per_node}"
         )
     if not found:
+        least, most = min(one.sizes[0] for one in usable), max(one.max_ranks for one in usable)
         raise DataError(
-            f"no option on {sizes} GPUs (ranks): either none of "
-            f"these is measured or at most {MAX_EXTRAPOLATION} times beyond, or an epoch has fewer "
-            "images than a step; change max_gpus or images, or measure more sizes"
+            f"no option on {', '.join(map(str, request.sizes))} GPUs (ranks); options exist for "
+            f"{least} to {most}, at most {MAX_EXTRAPOLATION} times the largest known number, and "
+            "for steps with no more images than an epoch. Change gpus, max_gpus or images, or "
+            "measure more sizes"
         )
     if limits.accuracy is not None and not any(one.accuracy for one in found):
         raise DataError(

@@ -50,11 +50,14 @@ class Configuration:
     throughput: Callable[[int], Span]
     in_jobs: bool = False
 
+    @property
+    def max_ranks(self) -> int:
+        """Largest number of ranks that is not too far from known; one size shows no trend."""
+        return self.sizes[-1] * (MAX_EXTRAPOLATION if len(self.sizes) > 1 else 1)
+
     def covers(self, ranks: int) -> bool:
         """Return whether the throughput on `ranks` is known, or not too far from known."""
-        if len(self.sizes) == 1:
-            return ranks == self.sizes[0]
-        return self.sizes[0] <= ranks <= MAX_EXTRAPOLATION * self.sizes[-1]
+        return self.sizes[0] <= ranks <= self.max_ranks
 
     def extrapolation(self, ranks: int) -> float:
         """Return how many times beyond the largest known number of ranks this is; 1 is within."""

@@ -41,7 +41,7 @@ def _row(one: Option, advice: Advice) -> Row:
         **{f"limit_{name}": getattr(limits, name) for name in UNITS},
         "sources": _sources(one),
         "extrapolation": one.extrapolation,
-        "limits": one.worst(limits),
+        "limits": _verdict(one, advice),
         "pareto": one in advice.front,
         "advised": one is advice.advised,
     }
@@ -51,11 +51,12 @@ def text(advice: Advice) -> str:
     """Return the answer, the reasons and the sources."""
     one = advice.advised
     verdict = "meets all limits" if advice.certain else f"uncertain: {_uncertain(one, advice)}"
+    verdict = f": {verdict}" if advice.request.limits.set() else ""
     lines = [
         request(advice),
         "",
         f"  {_full_name(one)}, batch {one.global_batch_size:,}{_schedules(one)}",
-        f"  {_spans(one)}: {verdict}",
+        f"  {_spans(one)}{verdict}",
         "",
     ]
     return "\n".join([*lines, *(f"{name:<10}{reason}" for name, reason in _reasons(advice))])
@@ -83,17 +84,22 @@ def _cells(one: Option, advice: Advice) -> list[str]:
     sizes = one.ranks, one.nodes, one.global_batch_size
     spans = one.deadline, one.node_hours, one.accuracy or ""
     beyond = f"{one.extrapolation:g}" if one.extrapolation > 1 else ""
-    limits = one.worst(advice.request.limits)
-    return [mark, _name(one), *map(str, (*sizes, *spans)), limits, beyond]
+    return [mark, _name(one), *map(str, (*sizes, *spans)), _verdict(one, advice), beyond]
+
+
+def _verdict(one: Option, advice: Advice) -> str:
+    limits = advice.request.limits
+    return one.worst(limits) if limits.set() else ""
 
 
 def request(advice: Advice) -> str:
     """Return the request in words."""
     of = advice.request
-    limits = ", ".join(_limit(name, value) for name, value in of.limits.set().items())
+    conditions = [f"{plural(of.gpus, 'GPU')} (ranks)"] if of.gpus else []
+    conditions += [_limit(name, value) for name, value in of.limits.set().items()]
     return (
         f"{title('model', of.model)} on {phrase('dataset', of.dataset)}, {of.epochs} "
-        f"epochs of {of.epoch_images:,} images, on {of.machine.title}; {limits}"
+        f"epochs of {of.epoch_images:,} images, on {of.machine.title}; {', '.join(conditions)}"
     )
 
 
@@ -128,10 +134,11 @@ def _why(advice: Advice) -> str:
     if not advice.certain:
         return f"none of {total} options certainly meets all limits; this one comes nearest"
     best = "takes the fewest node-hours" if limits.deadline is not None else "is the fastest"
-    kept = "all limits"
+    kept = ["meet all limits"] if limits.set() else []
     if limits.accuracy is None and advice.advised.accuracy:
-        kept += f" and the best accuracy within {MARGIN:g} points"
-    return f"of {total} options {safe} meet {kept}, and this one {best}"
+        kept.append(f"have the best accuracy within {MARGIN:g} points")
+    those = f" {safe} {' and '.join(kept)}, and" if kept else ""
+    return f"of {plural(total, 'option')}{those} this one {best}"
 
 
 def _lost(advice: Advice) -> str:

@@ -21,9 +21,17 @@ def test_a_figure_is_drawn_where_it_is_wanted(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"front.{kind}" for kind in kinds]
 
 
+def test_a_number_of_gpus_needs_no_limit() -> None:
+    result = ddl("advise", "--site", "juwels_booster", "--gpus", 64, status=0)
+    rows = [line for line in result.output.splitlines() if " node-hours" in line]
+    assert "64 GPUs (ranks)" in result.output
+    assert rows, "time and cost"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["--site", "juwels_booster", "--gpus", 8192], "no option on 8192 GPUs"),
         (["--site", "nowhere", "--deadline", 1], "unknown site 'nowhere'"),
         (["--site", "lumi", "--deadline", 1], "no measurement of resnet50 on imagenet on lumi"),
         (["--site", "juwels_booster", "--deadline", 0.001], "deadline=0.0"),

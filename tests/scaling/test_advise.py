@@ -109,6 +109,30 @@ def test_the_limit_that_would_do_does(answer: Answer) -> None:
         assert answer(**asked | {name: float(value)}).certain
 
 
+def test_a_number_of_gpus_is_advised_on_without_a_limit(answer: Answer) -> None:
+    found = answer(gpus=64)
+    assert {one.ranks for one in found.options} == {64}
+    times = [one.deadline.value for one in found.options]
+    assert found.advised.deadline.value == min(times)
+    assert "limits" not in render.text(found)
+    assert {row["limits"] for row in render.rows(found)} == {""}
+    assert answer(gpus=64, deadline=1.0, accuracy=75.0).certain
+    with pytest.raises(DataError, match="no option meets deadline="):
+        answer(gpus=64, deadline=0.1)
+
+
+def test_a_number_of_gpus_is_at_most_four_times_beyond_the_largest_measured_one(
+    answer: Answer, make_run: MakeRun
+) -> None:
+    for ranks in (1, 2):
+        measure(make_run, ranks, 20.0 / ranks)
+    found = answer(HERE, gpus=8, **SAMPLE)
+    assert found.advised.extrapolation == 4
+    assert answer(HERE, gpus=3, **SAMPLE).advised.ranks == 3
+    with pytest.raises(DataError, match=r"no option on 16 GPUs .*; options exist for 1 to 8"):
+        answer(HERE, gpus=16, **SAMPLE)
+
+
 def test_a_site_has_whole_nodes_and_owns_what_its_own_jobs_measured() -> None:
     site, here = Machine("mine", "A cluster", 4), Machine("", "A processor", 6)
     assert not site.owns(configuration())
@@ -195,6 +219,9 @@ def test_damaged_records_are_named_once_and_left_out(
         ({"images": 0}, SpecError, "images=0"),
         ({"epochs": 0}, SpecError, "epochs=0"),
         ({"max_gpus": -4}, SpecError, "max_gpus=-4"),
+        ({"gpus": 0}, SpecError, "gpus=0"),
+        ({"gpus": 4, "max_gpus": 8}, SpecError, "gpus=4 and max_gpus=8"),
+        ({"gpus": 6}, DataError, "gpus=6: a node of juwels_booster has 4 GPUs"),
         ({"dataset": "mine"}, SpecError, "dataset='mine'"),
         ({"images": 200}, DataError, "no option on"),
         ({"max_gpus": 3}, DataError, "max_gpus=3: a node of juwels_booster has 4 GPUs"),

@@ -54,7 +54,7 @@ def draw(points: pd.DataFrame) -> Figure:
         [
             *handles(looks, markersize=5),
             *handles({"advised": _RING}, markersize=9),
-            Line2D([], [], label="limit", **_LIMIT),
+            *([Line2D([], [], label="limit", **_LIMIT)] if _has_limits(points) else []),
         ],
         [
             f"{points['request'].iloc[0]}.",
@@ -73,11 +73,18 @@ def _advised(points: pd.DataFrame) -> str:
     advised = points[points["advised"]]
     if advised.empty:
         return "No configuration meets the limits"
-    row = advised.iloc[0]
+    row, finding = advised.iloc[0], "takes "
+    if _has_limits(points):
+        best = "" if pd.isna(row["limit_deadline"]) else " at the least cost"
+        finding = f"meets the limits{best}: " if row["limits"] == "met" else "may meet the limits: "
     return (
-        f"{_name(row)} on {row['world_size']} GPUs meets the limits at the least cost: "
+        f"{_name(row)} on {row['world_size']} GPUs {finding}"
         f"{style.three_digits(row['hours'])} h, {style.three_digits(row['node_hours'])} node-hours"
     )
+
+
+def _has_limits(points: pd.DataFrame) -> bool:
+    return bool(points.filter(like="limit_").notna().any(axis=None))
 
 
 def _name(row: pd.Series) -> str:
@@ -106,6 +113,8 @@ def _time(ax: Axes, points: pd.DataFrame, looks: style.Looks) -> None:
         x, size = own["world_size"].astype(float), sizes.get(own["strategy"].iloc[0], 4)
         ax.fill_between(x, own["hours_low"], own["hours_high"], color=look["color"], alpha=0.15,
                         linewidth=0)  # fmt: skip
+        if len(own) == 1:  # a band has no width there
+            ax.vlines(x, own["hours_low"], own["hours_high"], color=look["color"], alpha=0.4)
         ax.plot(x, own["hours"], **look | {"markersize": size, "zorder": 4})
         advised = own["advised"].to_numpy(bool)
         ax.plot(x[advised], own.loc[advised, "hours"], **_RING)

@@ -31,6 +31,21 @@ def test_options_limits_and_the_advised_one_are_drawn() -> None:
     assert f"on {advised['world_size']} GPUs" in title_of(figure)
 
 
+def test_without_limits_the_title_says_what_the_number_of_gpus_takes(tmp_path: Path) -> None:
+    request = Request(advice.JUWELS, "resnet50", Limits(), gpus=64)
+    figure = advice.draw(advice.points_of(advise(request, Tree(tmp_path))))
+    assert "on 64 GPUs takes 0.881 h, 14.1 node-hours" in title_of(figure)
+    assert "limit" not in [text.get_text() for one in figure.legends for text in one.get_texts()]
+
+
+def test_the_least_cost_is_said_only_of_a_deadline(tmp_path: Path) -> None:
+    """With a budget alone, the fastest option is advised."""
+    request = Request(advice.JUWELS, "resnet50", Limits(node_hours=20.0))
+    title = title_of(advice.draw(advice.points_of(advise(request, Tree(tmp_path)))))
+    assert "meets the limits: " in title
+    assert "cost" in title_of(advice.draw(advice.points()))
+
+
 def test_a_limit_of_node_hours_falls_with_the_number_of_nodes(tmp_path: Path) -> None:
     request = Request(advice.JUWELS, "resnet50", Limits(node_hours=20.0))
     points = advice.points_of(advise(request, Tree(tmp_path)))
