@@ -130,14 +130,16 @@ def _reasons(advice: Advice) -> list[tuple[str, str]]:
 def _why(advice: Advice) -> str:
     limits = advice.request.limits
     total = len(advice.options)
-    safe = sum(one.worst(limits) == "met" for one in advice.eligible)
+    safe = [one for one in advice.eligible if one.worst(limits) == "met"]
     if not advice.certain:
         return f"none of {total} options certainly meets all limits; this one comes nearest"
     best = "takes the fewest node-hours" if limits.deadline is not None else "is the fastest"
+    if advice.advised.extrapolation == 1 and any(one.extrapolation > 1 for one in safe):
+        best += " of those that are not extrapolated"
     kept = ["meet all limits"] if limits.set() else []
     if limits.accuracy is None and advice.advised.accuracy:
         kept.append(f"have the best accuracy within {MARGIN:g} points")
-    those = f" {safe} {' and '.join(kept)}, and" if kept else ""
+    those = f" {len(safe)} {' and '.join(kept)}, and" if kept else ""
     return f"of {plural(total, 'option')}{those} this one {best}"
 
 

@@ -90,6 +90,8 @@ def test_a_measured_size_comes_first(answer: Answer, make_run: MakeRun) -> None:
     assert found.advised.ranks == 4
     row = next(line for line in render.table(found).splitlines() if " 8 " in line)
     assert row.endswith("  2"), "extrapolated two times"
+    assert "the fastest of those that are not extrapolated" in render.text(found)
+    assert "not extrapolated" not in render.text(answer(HERE, gpus=8, **SAMPLE))
 
 
 def test_a_limit_within_all_ranges_is_uncertain(answer: Answer) -> None:
