@@ -28,6 +28,7 @@ from ddl_tools.records.paths import SITES, Tree, portable, results_words
 from ddl_tools.scaling.accuracy import of_paper, of_records
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
 from ddl_tools.scaling.configuration import MAX_EXTRAPOLATION, Span
+from ddl_tools.scaling.measured import trained
 from ddl_tools.study import Study
 
 NODES = (1, 2, 4)
@@ -181,7 +182,7 @@ class SiteAnswer(Answer):
     def _accuracy(self) -> str:
         """Return what is known of the accuracy with the batches of these sizes."""
         of = self.leader.model, self.leader.dataset, self.search.request.epochs
-        known = of_records(self.search.tree, *of) or of_paper(*of)
+        known = of_records(trained(self.search.tree, *of[:2]), of[2]) or of_paper(*of)
         if known is None:
             return f"unknown: no training of {of[2]} epochs of this network on {of[1]} is recorded"
         texts = []

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddl_tools.records.paths import PAPER, Tree
-from ddl_tools.records.run import read_epochs
+from ddl_tools.records.paths import PAPER
 from ddl_tools.scaling.configuration import Span
-from ddl_tools.scaling.measured import trained
+from ddl_tools.scaling.measured import Measured
 from ddl_tools.scaling.paper import EPOCHS, read_rows
 
 MARGIN = 1.0  # percentage points within which accuracies are equal (docs/explanation/statistics.md)
@@ -69,14 +68,13 @@ def of_paper(model: str, dataset: str, epochs: int) -> Accuracy | None:
     return Accuracy(_spans(reached), f"the paper's {ids}", level=True)
 
 
-def of_records(tree: Tree, model: str, dataset: str, epochs: int) -> Accuracy | None:
-    """Return what the runs of a tree reached with SGD after this number of epochs, else None."""
+def of_records(runs: Iterable[Measured], epochs: int) -> Accuracy | None:
+    """Return what some runs reached with SGD after this number of epochs, else None."""
     reached, studies = [], set()
-    for record, _ in trained(tree, model, dataset):
+    for record, _, rows in runs:
         spec = record.spec
         if (spec.epochs, spec.optimizer) != (epochs, "sgd"):
             continue
-        rows = read_epochs(tree.study(record.study) / record.run_id)
         last = [row.top1 for row in rows if (row.phase, row.epoch) == ("eval", epochs - 1)]
         if last and last[-1] is not None:
             reached.append((spec.schedule, record.global_batch_size, 100 * last[-1]))

@@ -137,16 +137,16 @@ def advise(request: Request, tree: Tree) -> Advice:
 
     `DataError` if nothing is known of what is asked, or no option meets the limits.
     """
-    known = measured.configurations(tree, request.model, request.dataset)
+    runs = measured.trained(tree, request.model, request.dataset)
+    known = measured.configurations(runs, tree)
     stated = paper.configurations(request.model) if request.dataset == "imagenet" else []
     machine = request.machine
     usable = [one for one in [*known, *stated] if machine.owns(one)]
     if not usable:
         raise DataError(_nothing_known(request, sorted({one.machine for one in [*known, *stated]})))
-    of = request.model, request.dataset, request.epochs
-    accuracy = of_records(tree, *of)
+    accuracy = of_records(runs, request.epochs)
     if accuracy is None and request.epoch_images == IMAGENET_TRAIN_IMAGES:
-        accuracy = of_paper(*of)
+        accuracy = of_paper(request.model, request.dataset, request.epochs)
     training = request.epoch_images, request.epochs
     found = [
         option

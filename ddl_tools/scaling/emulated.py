@@ -68,7 +68,7 @@ def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
     `DataError` if there is none.
     """
     found = []
-    for record, rate in throughputs(tree.run_folders(study)):
+    for record, rate, _ in throughputs(tree.run_folders(study)):
         facts = record.emulation
         if record.status != "completed" or facts is None or rejected(record):
             continue

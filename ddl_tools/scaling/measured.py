@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Container, Iterable, Sequence
-from functools import cache
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from ddl_tools.labels import labels, plural
 from ddl_tools.records.damage import examine
@@ -32,8 +33,16 @@ def machine_name(system: dict[str, object] | None) -> str:
     return str(known.get("accelerator") or f"{known.get('cpu')}, {known.get('cpu_cores')} cores")
 
 
-def throughputs(folders: Iterable[Path]) -> list[tuple[RunRecord, float | None]]:
-    """Return records, each with its images per second over the epochs that count, if any do.
+class Measured(NamedTuple):
+    """A record with its images per second over the epochs that count, if any do, and its rows."""
+
+    record: RunRecord
+    rate: float | None
+    rows: Sequence[EpochRecord]
+
+
+def throughputs(folders: Iterable[Path]) -> list[Measured]:
+    """Return the runs of some folders with their throughput.
 
     `folders` are those of all runs of their studies. The log names damaged records, which are left
     out.
@@ -42,15 +51,11 @@ def throughputs(folders: Iterable[Path]) -> list[tuple[RunRecord, float | None]]
     why, found = rounds_left_out(runs), []
     for run in runs:
         for line in run.lines():
-            _warn(line)
+            log.warning("left out: %s", line)
         if run.record and not run.damages:
-            found.append((run.record, _rate(run.record.study, run.rows, why)))
+            rate = _rate(run.record.study, run.rows, why)
+            found.append(Measured(run.record, rate, run.rows))
     return found
-
-
-@cache  # advice reads all records twice
-def _warn(line: str) -> None:
-    log.warning("left out: %s", line)
 
 
 def _rate(study: str, rows: Iterable[EpochRecord], why: Container[Round]) -> float | None:
@@ -60,25 +65,25 @@ def _rate(study: str, rows: Iterable[EpochRecord], why: Container[Round]) -> flo
     return sum(row.samples for row in counted) / seconds if seconds else None
 
 
-def trained(tree: Tree, model: str, dataset: str) -> list[tuple[RunRecord, float | None]]:
-    """Return the completed PyTorch trainings of a network on a data set, as `throughputs` does."""
+def trained(tree: Tree, model: str, dataset: str) -> list[Measured]:
+    """Return the completed PyTorch trainings of a network on a data set."""
+    wanted = "torch", "train", False, model, dataset
+    fields = attrgetter("framework", "work", "emulated", "model", "dataset")
     folders = (path.parent for path in sorted(tree.runs.glob("*/*/run.json")))
     return [
-        (one, rate)
-        for one, rate in throughputs(folders)
-        if one.status == "completed"
-        and (one.spec.framework, one.spec.work, one.spec.emulated) == ("torch", "train", False)
-        and (one.spec.model, one.spec.dataset) == (model, dataset)
+        one
+        for one in throughputs(folders)
+        if one.record.status == "completed" and fields(one.record.spec) == wanted
     ]
 
 
-def configurations(tree: Tree, model: str, dataset: str) -> list[Configuration]:
-    """Return the configurations that the records of a tree measured of a network on a data set.
+def configurations(runs: Iterable[Measured], tree: Tree) -> list[Configuration]:
+    """Return the configurations of some runs of a tree, all `trained` alike.
 
     Left out are a single process, synthetic data, and runs under a profiler.
     """
     groups: dict[tuple[str, str], list[tuple[RunRecord, float]]] = {}
-    for record, rate in trained(tree, model, dataset):
+    for record, rate, _ in runs:
         spec = record.spec
         if spec.strategy == "single" or spec.loader == "synthetic" or spec.nsys:
             continue

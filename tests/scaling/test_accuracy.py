@@ -3,6 +3,7 @@ import pytest
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.accuracy import MARGIN, of_paper, of_records
 from ddl_tools.scaling.configuration import Span
+from ddl_tools.scaling.measured import trained
 from tests.analysis.conftest import MakeRun, epoch_row
 
 
@@ -27,11 +28,12 @@ def test_records_give_the_accuracy_of_their_last_epoch(tree: Tree, make_run: Mak
         for optimizer, shift in (("sgd", 0.0), ("lars", 0.3)):
             rows = [epoch_row(0), epoch_row(1), epoch_row(1, "eval", top1=top1 + shift)]
             make_run(rows=rows, repeat=repeat, study="one", optimizer=optimizer)
-    found = of_records(tree, "resnet50", "sample", 2)
+    runs = trained(tree, "resnet50", "sample")
+    found = of_records(runs, 2)
     assert found.source == "records of one"
     schedules, span = found.at(16)
     assert schedules == ("step",)
     assert span == pytest.approx((55, 50 - MARGIN, 60 + MARGIN))
     assert found.at(8) == ((), None), "nothing is known below the smallest batch"
-    assert of_records(tree, "resnet50", "sample", 3) is None
-    assert of_records(tree, "resnet50", "imagenet", 2) is None
+    assert of_records(runs, 3) is None
+    assert of_records(trained(tree, "resnet50", "imagenet"), 2) is None

@@ -169,7 +169,7 @@ def test_runs_that_differ_in_speed_are_never_pooled(tree: Tree, make_run: MakeRu
     own = ({}, {"image_size": 64}, {"ddp_compression": "fp16"}, {"loader_workers": 2})
     for fields, ranks in itertools.product((*own, other), (1, 2)):
         measure(make_run, ranks, 20.0 / ranks, **fields)
-    found = configurations(tree, "resnet50", "sample")
+    found = configurations(trained(tree, "resnet50", "sample"), tree)
     assert [one.sizes for one in found] == [(1, 2)] * 5
     mine = [one.details for one in found if one.machine == HERE.description]
     assert len(set(mine)) == len(mine) == 4, "each has a name of its own"
@@ -179,7 +179,7 @@ def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) ->
     measure(make_run, 2, 10.0)
     measure(make_run, 2, 12.0, repeat=1)
     measure(make_run, 2, 11.0, base_lr=0.1, seed=3)
-    (one,) = configurations(tree, "resnet50", "sample")
+    (one,) = configurations(trained(tree, "resnet50", "sample"), tree)
     assert "3 runs" in one.sources[0]
     rate = one.throughput(2)
     assert rate.low < 320 / 12.0 < 320 / 10.0 < rate.high
@@ -190,7 +190,7 @@ def test_rounds_that_do_not_count_are_left_out(tree: Tree, make_run: MakeRun) ->
     turned(make_run, {"strategy": "ddp"}, [10.0, 90.0, 10.0])
     disturbed = [20.0, 10.0, 20.0]
     turned(make_run, {"strategy": "ddp", "model": "resnet18"}, [10.0] * 3, cpu_s=disturbed)
-    ((_, rate),) = trained(tree, "resnet50", "sample")
+    ((_, rate, _),) = trained(tree, "resnet50", "sample")
     assert rate == pytest.approx(32.0)
 
 

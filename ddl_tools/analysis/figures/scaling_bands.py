@@ -92,7 +92,7 @@ def _laptop() -> list[pd.DataFrame]:
     tree = committed()
     observed = [
         Observation(record.world_size, rate)
-        for record, rate in measured.trained(tree, model, "sample")
+        for record, rate, _ in measured.trained(tree, model, "sample")
         if (record.study, record.spec.strategy, record.spec.loader) == ("laptop", strategy, loader)
         and rate
     ]
