@@ -182,7 +182,12 @@ class Answer:
                      f"{span(training)} times"]  # fmt: skip
         parts.insert(0, f"time: {known or 'this strategy hides its parts'}")
         if gains[limit] >= WORTH:
-            text = f"{limit}, without it up to {1 + gains[limit]:.2f} times as fast"
+            cause, part = limit, "it"
+            if limit == LOADER and loading.n and loading.ratio >= 1 + WORTH:
+                # Alone the loader is fast enough: the two slow each other.
+                on_cpu, part = self.leader.device == "cpu", "the loader"
+                cause = f"loader and training {'share the cores' if on_cpu else 'together'}"
+            text = f"{cause}, without {part} up to {1 + gains[limit]:.2f} times as fast"
             return "; ".join([text, *parts]), ADVICE[limit]
         advice = "more or faster GPUs"
         if self.leader.device == "cpu":

@@ -26,30 +26,45 @@ from tests.launch.running import ddl
 from tests.pictures import write_pictures
 
 
-@pytest.mark.parametrize(
-    ("training", "shares", "limit", "advice"),
-    [
-        (2.0, {LOADER: 0.1, COMPUTE: 0.9}, "loader, without it up to 2.00", "smaller stored"),
-        (1.0, {LOADER: 0.1, COMMUNICATION: 0.5}, "communication, without it", "a larger --batch"),
-        (1.0, {WAITING: 0.3, COMMUNICATION: 0.1}, "waiting, without it", "ranks that are"),
-        (1.02, {LOADER: 0.01, WAITING: 0.05, COMPUTE: 0.94}, "compute; time: ", "a GPU: "),
-        (1.02, {}, "compute; time: this strategy hides its parts", "a GPU: "),
-    ],
-)
-def test_the_limit_is_the_part_whose_removal_promises_most(
-    training: float, shares: dict[str, float], limit: str, advice: str
-) -> None:
-    ratios = {"loading": [9.0] * 3, "training": [training] * 3}
+def limit_of(
+    loading: float, training: float, shares: dict[str, float], device: str = "cpu"
+) -> tuple[str, str]:
+    """Return limit and advice of a leader, from the ratios of its halves to it."""
+    ratios = {"loading": [loading] * 3, "training": [training] * 3}
     known = SimpleNamespace(
         search=SimpleNamespace(halves=lambda spec: ratios),
-        leader=RunSpec(device="cpu"),
+        leader=RunSpec(device=device),
         shares=lambda: shares or None,
         _ratio=lambda one, other: estimates.middle(ratios[one]),
     )
-    found_limit, found_advice = Answer._limit(known)
+    return Answer._limit(known)
+
+
+@pytest.mark.parametrize(
+    ("loading", "training", "shares", "limit", "advice"),
+    [
+        (1.0, 2.0, {LOADER: 0.1, COMPUTE: 0.9}, "loader, without it up to 2.00", "smaller stored"),
+        (9.0, 1.0, {LOADER: 0.1, COMMUNICATION: 0.5}, "communication, without it",
+         "a larger --batch"),
+        (9.0, 1.0, {WAITING: 0.3, COMMUNICATION: 0.1}, "waiting, without it", "ranks that are"),
+        (9.0, 1.02, {LOADER: 0.01, WAITING: 0.05, COMPUTE: 0.94}, "compute; time: ", "a GPU: "),
+        (9.0, 1.02, {}, "compute; time: this strategy hides its parts", "a GPU: "),
+    ],
+)  # fmt: skip
+def test_the_limit_is_the_part_whose_removal_promises_most(
+    loading: float, training: float, shares: dict[str, float], limit: str, advice: str
+) -> None:
+    found_limit, found_advice = limit_of(loading, training, shares)
     assert found_limit.startswith(limit)
     assert f"training alone {training:.3g} [" in found_limit
     assert found_advice.startswith(advice)
+
+
+@pytest.mark.parametrize(("device", "both"), [("cpu", "share the cores"), ("cuda", "together")])
+def test_a_loader_that_alone_is_fast_enough_is_no_limit_by_itself(device: str, both: str) -> None:
+    limit, advice = limit_of(3.0, 1.5, {LOADER: 0.3, COMPUTE: 0.7}, device)
+    assert limit.startswith(f"loader and training {both}, without the loader up to 1.50 times")
+    assert advice.startswith("smaller stored")
 
 
 def test_too_little_time_says_how_much_would_do(tmp_path: Path) -> None:
