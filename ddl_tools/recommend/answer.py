@@ -57,7 +57,8 @@ class Answer:
             raise LaunchError(text, remedy="allow more --minutes")
         self._entries = search.entries()
         runs, windows = write_tables(search.tree, search.name)
-        self._runs, self._windows = runs.set_index("run_id"), Interleaved(windows)
+        self._runs = runs.assign(value=runs[WALL]).set_index("run_id", drop=False)
+        self._windows = Interleaved(windows)
         self.leader, self.baseline = self._race.left[0], search.space.baseline
         self.alarm = agreement.alarm(self._entries)
         self._stem = search.tree.root / "recommend" / search.name
@@ -112,7 +113,7 @@ class Answer:
         return picture if picture.exists() else None
 
     def _speed(self) -> str:
-        mean = self._mean(self.leader)
+        mean = self._sample(self.leader).mean
         interval = "95 % interval" if mean.n >= estimates.LEAST_SHOWN else "too few for an interval"
         text = f"{span(mean)} images/s ({plural(mean.n, 'start')}, {interval})"
         if self.leader == self.baseline:
@@ -197,7 +198,7 @@ class Answer:
         return "; ".join([COMPUTE, *parts]), f"{advice}: the arithmetic takes most of the time"
 
     def _training(self) -> str:
-        mean, images = self._mean(self.leader), self.search.space.images
+        mean, images = self._sample(self.leader).mean, self.search.space.images
         epochs = self.search.request.epochs
         hours = estimates.scaled(mean, epochs * images / 3600, power=-1)
         short = hours.ratio < 1
@@ -215,19 +216,13 @@ class Answer:
         done = (item.spec for item in self._entries if item.state == "completed")
         return [one.run_id for one in done if first(one) == spec]
 
-    def _mean(self, spec: RunSpec) -> Estimate:
-        """Return the throughput of a configuration over its starts."""
-        ids = self._ids(spec)
-        values = self._runs.loc[ids, WALL].dropna().to_numpy(dtype=float)
-        return Sample(values, self._windows.of(self._name, ids)).mean
+    def _sample(self, spec: RunSpec) -> Sample:
+        """Return the throughputs of a configuration's starts."""
+        return self._windows.sample(self._runs.loc[self._ids(spec)])
 
     def _ratio(self, one: RunSpec, other: RunSpec) -> Estimate:
-        """Return the ratio of two throughputs, from paired windows where there are some."""
-        own, base = (self._windows.of(self._name, self._ids(spec)) for spec in (one, other))
-        paired = self._windows.ratio(own, base)
-        if paired and paired.n:
-            return paired
-        return estimates.product(self._mean(one), estimates.scaled(self._mean(other), power=-1))
+        """Return the ratio of two throughputs."""
+        return self._windows.compare(self._sample(one), self._sample(other))
 
     def _named(self, spec: RunSpec) -> str:
         return difference(spec, self.leader)

@@ -160,7 +160,7 @@ class SiteAnswer(Answer):
     def _sizes(self) -> dict[str, str]:
         """Return the leader's throughput on each size, and a forecast for more nodes."""
         sizes = [spec for nodes in NODES if self._ids(spec := _on(self.leader, nodes))]
-        texts = [f"{plural(one.nodes, 'node')} {span(self._mean(one))}" for one in sizes]
+        texts = [f"{plural(one.nodes, 'node')} {span(self._sample(one).mean)}" for one in sizes]
         larger = "unknown: runs of one size only were completed"
         if len(sizes) > 1:
             posterior = fit_throughput([
