@@ -22,7 +22,7 @@ from ddl_tools.records.damage import Examined, examine
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.profiling import read_profile
-from ddl_tools.records.rounds import Round, rounds_left_out
+from ddl_tools.records.rounds import Round, round_of, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord, Slot
 from ddl_tools.records.storage import write_atomically
 
@@ -222,7 +222,7 @@ def _windows(run: Examined, why: Mapping[Round, str]) -> list[dict[str, Any]]:
             **{name: getattr(row, name) for name in ("epoch", "samples", "wall_s", "cpu_s")},
             "throughput_samples_per_s": metrics.throughput(row.samples, row.wall_s),
             "throughput_samples_per_cpu_s": metrics.throughput(row.samples, row.cpu_s),
-            "left_out": why.get((record.study, slot.block, slot.round)) if slot else None,
+            "left_out": why.get(round_of(record.study, slot)) if slot else None,
         }
         for row in run.rows
         if row.phase == "train" and not row.cold

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from ddl_tools.records.damage import Examined
+from ddl_tools.records.run import Slot
 
 LEAST_CPU = 0.85
 """Of a run's median of CPU seconds over wall seconds: a window below it was disturbed."""
@@ -12,6 +13,11 @@ FIRST, DISTURBED = "first of a start", "disturbed"
 
 Round = tuple[str, str, int]
 """Study, block and number."""
+
+
+def round_of(study: str, slot: Slot) -> Round:
+    """Return the round that an epoch of a study was measured in."""
+    return study, slot.block, slot.round
 
 
 def rounds_left_out(runs: Iterable[Examined]) -> dict[Round, str]:
@@ -28,11 +34,11 @@ def rounds_left_out(runs: Iterable[Examined]) -> dict[Round, str]:
         if run.record is None or not own:
             continue
         study = run.record.study
-        begun = {slot.block: slot.round for slot, _ in reversed(own)}
-        first |= dict.fromkeys(((study, *start) for start in begun.items()), FIRST)
+        begun = {slot.block: round_of(study, slot) for slot, _ in reversed(own)}
+        first |= dict.fromkeys(begun.values(), FIRST)
         if run.record.spec.work == "train":
             # Loading alone takes ten ticks of the CPU's clock, which show nothing.
             least = LEAST_CPU * median(cores for _, cores in own)
-            disturbed |= {(study, slot.block, slot.round): DISTURBED
-                          for slot, cores in own if cores < least}  # fmt: skip
+            low = (round_of(study, slot) for slot, cores in own if cores < least)
+            disturbed |= dict.fromkeys(low, DISTURBED)
     return disturbed | first

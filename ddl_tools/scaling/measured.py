@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ddl_tools.labels import labels, plural
 from ddl_tools.records.damage import examine
 from ddl_tools.records.paths import Tree
-from ddl_tools.records.rounds import Round, rounds_left_out
+from ddl_tools.records.rounds import Round, round_of, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
 from ddl_tools.scaling.configuration import Configuration, Span
@@ -60,7 +60,7 @@ def throughputs(folders: Iterable[Path]) -> list[Measured]:
 
 def _rate(study: str, rows: Iterable[EpochRecord], why: Container[Round]) -> float | None:
     slots = ((row, row.interleave) for row in rows if row.phase == "train" and not row.cold)
-    counted = [row for row, slot in slots if not slot or (study, slot.block, slot.round) not in why]
+    counted = [row for row, slot in slots if not slot or round_of(study, slot) not in why]
     seconds = sum(row.wall_s for row in counted)
     return sum(row.samples for row in counted) / seconds if seconds else None
 
