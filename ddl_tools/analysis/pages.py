@@ -235,20 +235,16 @@ def compare(study: Study, tree: Tree) -> str:
     Where the study is published and was measured twice, a line says what the second measurement
     confirms: `tree`, or of the published records those of `repeated`.
 
-    `RecordError` if the study is not interleaved, or nothing has been measured yet.
+    `RecordError` if there is no ratio: nothing is measured yet, or the study has no throughputs.
     """
-    if study.interleave is None:
-        raise RecordError(
-            f"study {study.name!r} is not interleaved; give it `interleave` with a reference, or "
-            "see its medians with `ddl figures`"
-        )
     points = _points(tree, study.name)
     lines = comparison.sentences(points)
     if not lines:
         raise RecordError(
             f"study {study.name!r} has no epochs to compare in {tree.runs}: run it with `ddl study "
             "run`; if it has run, give it more epochs, or a smaller discard_steps (the first steps "
-            "and the first round of each start do not count)"
+            "and the first round of each start do not count). Studies of accuracy and of emulated "
+            "nodes have figures only: `ddl figures`"
         )
     published = tree.root == committed().root
     other = _points(repeated() if published else committed(), study.name)

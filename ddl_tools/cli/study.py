@@ -241,10 +241,11 @@ def verify_command(name: str, tree: Tree) -> None:
 @common.study_argument
 @common.results_option
 def compare_command(definition: Study, tree: Tree) -> None:
-    """Compare each configuration of an interleaved study with its baseline.
+    """Compare each configuration of a study with its baseline.
 
-    Prints ratios of epochs of the same round, with 95 % intervals over starts. The study file needs
-    `interleave`. If the study is published, the last line says how many of its decided ratios your
+    Prints ratios of epochs of the same round, with 95 % intervals over starts. Without `interleave`
+    in the study file, these are ratios of whole runs, to the configuration that changes the fewest
+    settings. If the study is published, the last line says how many of its decided ratios your
     measurement confirms.
     """
     from ddl_tools.analysis.pages import compare

@@ -88,14 +88,27 @@ def test_without_interleaving_repeats_count(tree: Tree, make_run: MakeRun) -> No
 
 
 def test_compare_says_it_in_words(tree: Tree, make_run: MakeRun) -> None:
-    with pytest.raises(RecordError, match="not interleaved"):
-        compare(study(interleaved=False), tree)
-    with pytest.raises(RecordError, match=r"no epochs to compare in .*`ddl study run`"):
-        compare(study(), tree)
+    for interleaved in (True, False):
+        with pytest.raises(RecordError, match=r"no epochs to compare in .*`ddl study run`"):
+            compare(study(interleaved), tree)
     measure(make_run)
     first, second = compare(study(), tree).splitlines()
     assert "throughput / throughput of PyTorch-DDP, starts: n = 24" in first
     assert second.startswith("  Horovod: 1.00 [0.92, 1.09], inconclusive;")
+
+
+def test_without_interleaving_whole_runs_are_compared(tree: Tree, make_run: MakeRun) -> None:
+    for repeat, factor in enumerate((1.0, 1.01, 0.99)):
+        make_run(20 * factor, **DDP, repeat=repeat)
+        make_run(10 * factor, **HOROVOD, repeat=repeat)
+    make_run(40.0, strategy="deepspeed")
+    first, *others = compare(study(interleaved=False), tree).splitlines()
+    assert "throughput / throughput of PyTorch-DDP" in first
+    assert "no reference is named" in first
+    assert first.endswith("starts: n = 1 to 3, whole runs")
+    (row,) = comparison.points(runs_table(tree.runs)).set_index("strategy").loc[["horovod"]].iloc
+    interval = "{ratio:.2f} [{ratio_low:.2f}, {ratio_high:.2f}]".format(**row)
+    assert others == [f"  Horovod: {interval}, faster", "  DeepSpeed: 0.50, one start"]
 
 
 def test_compare_names_what_differs(tree: Tree, make_run: MakeRun) -> None:

@@ -476,19 +476,23 @@ def _caption(points: pd.DataFrame) -> list[str]:
 
 
 def sentences(points: pd.DataFrame) -> list[str]:
-    """Return what interleaved `points` say of each configuration, below a line on the baseline.
+    """Return what `points` say of each configuration, below a line on the baseline.
 
-    E.g. ``Horovod, 2 ranks: 0.80 [0.76, 0.84], slower; per CPU second 0.97 [...], ...``.
+    E.g. ``Horovod, 2 ranks: 0.80 [0.76, 0.84], slower; per CPU second 0.97 [...], ...``. Whole
+    runs are compared where none was interleaved; without any ratio, a panel has no lines.
     """
     lines: list[str] = []
-    taken = points.groupby("panel")["windows"].transform("sum") > 0
-    for name, panel in points[taken].groupby("panel", sort=False):
-        others = panel[panel["label"] != panel["base"]]
+    for name, panel in points.groupby("panel", sort=False):
+        others, first = panel[panel["label"] != panel["base"]], panel.iloc[0]
+        interleaved = panel["windows"].any()
+        if not interleaved and others["ratio"].isna().all():
+            continue
         known = others[others["n"] > 0]
+        rule = "" if first["base_rule"] == REFERENCE else f" ({first['base_rule']})"
+        pairs = f"pairs of windows: {captions.counted('', known['pairs'])}"
         lines.append(
-            f"{name}: throughput / throughput of {panel['base'].iloc[0]}, starts: "
-            f"{captions.counted('n', known['n'])}, pairs of windows: "
-            f"{captions.counted('', known['pairs'])}"
+            f"{name}: throughput / throughput of {first['base']}{rule}, starts: "
+            f"{captions.counted('n', known['n'])}, {pairs if interleaved else 'whole runs'}"
         )
         for row in others.to_dict("records"):
             wall, cpu = (_compared_text(row, stem) for stem in ("", "cpu_"))
@@ -498,5 +502,5 @@ def sentences(points: pd.DataFrame) -> list[str]:
 
 def _compared_text(row: dict[str, Any], stem: str) -> str:
     if np.isnan(row[f"{stem}ratio"]):
-        return "" if stem else "no pairs"
-    return ", ".join(filter(None, [ratio_text(row, f"{stem}ratio"), word(row, stem)]))
+        return "" if stem else "no pairs" if row["windows"] else "not measured"
+    return f"{ratio_text(row, f'{stem}ratio')}, {word(row, stem) or ONE_START}"
