@@ -45,7 +45,8 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     """
     from ddl_tools.analysis import metrics
     from ddl_tools.launch import preflight
-    from ddl_tools.launch.study import check_data, plan_run, run_one, without_throughput
+    from ddl_tools.launch.plan_notes import without_throughput
+    from ddl_tools.launch.study import check_data, plan_run, run_one
 
     spec = RunSpec.parse(fields)
     directory = tree.study(study_name) / spec.run_id
@@ -99,12 +100,8 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     resolve, from the variation in earlier records of this machine.
     """
     from ddl_tools.analysis.design import resolves
-    from ddl_tools.launch.study import (
-        check_images,
-        networks_not_found,
-        short_windows,
-        without_throughput,
-    )
+    from ddl_tools.launch.plan_notes import networks_not_found, short_windows, without_throughput
+    from ddl_tools.launch.study import check_images
 
     images = check_images(ledger(definition, tree), tree, data_dir)
     if not dry_run:
@@ -405,7 +402,8 @@ def publish_command(name: str, second: bool, tree: Tree) -> None:
 def _start(
     name: str, parallel: int, data_dir: Path | None, tree: Tree, dry_run: bool, retry_failed: bool
 ) -> None:
-    from ddl_tools.launch.study import find_study, pending, run_study, summary, without_throughput
+    from ddl_tools.launch.plan_notes import without_throughput
+    from ddl_tools.launch.study import find_study, pending, run_study, summary
 
     definition = find_study(name)
     options = {

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.registry import STRATEGIES
-from ddl_tools.launch.study import networks_not_found, short_windows, without_throughput
+from ddl_tools.launch.plan_notes import networks_not_found, short_windows, without_throughput
 from ddl_tools.records.paths import PAPER, STUDIES
 from ddl_tools.study import Study
 

@@ -1,0 +1,84 @@
+"""Notes on planned runs: short epochs, networks not found, no throughput."""
+
+from importlib.util import find_spec
+
+from ddl_core.config import RunSpec
+from ddl_core.registry import package_of_own
+
+ENOUGH_IMAGES = 200 * 64  # of a GPU and epoch: 4 to 10 s, in which a start of 0.1 s is 1 to 3 %
+
+
+def short_windows(runs: list[RunSpec]) -> str | None:
+    """Say which runs on GPUs have epochs too short to tell more than how a loader starts."""
+    short = [
+        (run.world_size, count, enough)
+        for run in runs
+        if run.device == "cuda" and run.known_images is not None
+        if (count := _steps(run, run.known_images)) < (enough := enough_steps(run))
+    ]
+    if not short:
+        return None
+    steps = sorted({ranks: count for ranks, count, _ in short}.items())
+    sizes = ", ".join(f"{count} on {ranks} ranks" for ranks, count in steps)
+    enough = max(one for *_, one in short)
+    return (
+        f"short windows: in {len(short)} of {len(runs)} runs an epoch, the window, has fewer than "
+        f"{ENOUGH_IMAGES} images a GPU ({sizes}): the first batch and the loader's start are a "
+        f"large part of it; min_steps_per_epoch: {enough} in the study makes it longer "
+        "(docs/explanation/measurement.md)"
+    )
+
+
+def networks_not_found(runs: list[RunSpec]) -> str | None:
+    """Say which networks of your own are in no package that Python finds here; import none."""
+    own = {run.model: package for run in runs if (package := package_of_own(run.model))}
+    # The ranks have another __main__.
+    lost = sorted(one for one in own if own[one] == "__main__" or not find_spec(own[one]))
+    if not lost:
+        return None
+    return (
+        f"not found: model {', '.join(lost)}; before the study starts, put the folder of the "
+        "module in PYTHONPATH (docs/how-to/use-your-model.md)"
+    )
+
+
+def enough_steps(run: RunSpec) -> int:
+    """Return the steps of an epoch that is long enough to be measured on GPUs."""
+    return -(-ENOUGH_IMAGES // run.local_batch_size)
+
+
+def _steps(run: RunSpec, images: int) -> int:
+    """Return the steps of an epoch that has so many images."""
+    return images * run.passes(images) // run.global_batch_size
+
+
+def without_throughput(
+    runs: list[RunSpec], *, interleaved: bool = False, images: dict[str, int] | None = None
+) -> str | None:
+    """Say which runs will have no throughput, because all their epochs are discarded.
+
+    `images` are training images by run_id. A run whose images are not known, or are fewer than its
+    batch, is left out. If runs are `interleaved`, the first round of a start is discarded too.
+    """
+    cold = {}
+    for run in runs:
+        known = (images or {}).get(run.run_id, run.known_images)
+        steps = 0 if known is None else _steps(run, known)
+        if run.nsys or not steps:  # under nsys no epoch is meant to count
+            continue
+        discarded = run.cold_epochs(steps)
+        if run.epochs - bool(run.profile_steps) - interleaved <= discarded:
+            cold[run] = min(discarded, run.epochs)
+    if not cold:
+        return None
+    first, count = next(iter(cold.items()))
+    more = [" and the profiled one"] if first.profile_steps else []
+    more += [" and the first round"] if interleaved else []
+    all_cold = len(cold) == len(runs) and not first.profile_steps
+    none = "nothing to compare: " if all_cold else ""
+    return (
+        f"{none}no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count. E.g. "
+        f"in {first.run_id}, of epochs = {first.epochs}, the first {count}{''.join(more)} do not "
+        f"count (discard_steps = {first.discard_steps}); ask for more epochs, or fewer "
+        "discard_steps"
+    )
