@@ -16,7 +16,7 @@ from ddl_core import __version__
 from ddl_core.errors import STOPPED, DDLError, SpecError
 
 try:
-    from ddl_tools.cli import data, study, tools
+    from ddl_tools.cli import data, slurm, study, tools
     from ddl_tools.cli.recommend import recommend
 except KeyboardInterrupt:  # Ctrl-C in the first moment
     sys.exit(STOPPED)
@@ -78,6 +78,8 @@ def main() -> None:
     """
 
 
+for command in (slurm.submit_command, slurm.cancel_command):
+    study.study.add_command(command)
 for command in (
     recommend,
     study.run,

@@ -1,0 +1,148 @@
+"""``ddl study submit`` and ``ddl study cancel``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ddl_core.errors import SpecError
+from ddl_tools.cli import options as common
+from ddl_tools.labels import Names, named
+from ddl_tools.records.ledger import ledger
+from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.study import Study
+
+if TYPE_CHECKING:
+    from ddl_tools.launch.slurm.submit import SubmitPlan
+
+
+@click.command("submit")
+@common.study_argument
+@common.site_option(
+    "Machine: the name of a file in slurm/ (generic for slurm/generic.toml), or a path.",
+    required=True,
+)
+@common.account_option
+@common.partition_option
+@click.option("--time", metavar="HH:MM:SS",
+              help="Time limit of each job. [default: the site's; of a block the sum of its runs']"
+              )  # fmt: skip
+@click.option("--by", type=click.Choice(["run", "block"]), default="run",
+              help="One job per run; or one per block: all runs of a repeat that need the same "
+              "nodes, in random order, so that they share slow nodes.")  # fmt: skip
+@click.option("--retry-failed", is_flag=True, help="Also run again what failed.")
+@click.option("--small-first", is_flag=True,
+              help="Let larger runs of a configuration wait for its smallest run."
+              )  # fmt: skip
+@click.option("--max-node-hours", type=common.Number(), default=10_000.0, metavar="N",
+              help="Refuse to submit if the jobs may cost more.")  # fmt: skip
+@common.data_option
+@common.results_option
+@common.dry_run_option
+def submit_command(
+    definition: Study,
+    site_name: str,
+    account: str | None,
+    partition: str | None,
+    time: str | None,
+    by: str,
+    retry_failed: bool,
+    small_first: bool,
+    max_node_hours: float,
+    data_dir: Path | None,
+    tree: Tree,
+    dry_run: bool,
+) -> None:
+    """Submit the missing runs of a study to SLURM, one job per run or per block of runs.
+
+    A later call submits only missing and interrupted runs; completed, running and queued runs are
+    left alone. --dry-run shows the scripts and the maximum node-hours.
+    """
+    from ddl_tools.launch.slurm import submit as core
+    from ddl_tools.launch.slurm.reconcile import with_queue
+    from ddl_tools.launch.slurm.script import Options
+    from ddl_tools.launch.slurm.site import find_site
+    from ddl_tools.launch.study import check_data
+
+    site, options = find_site(site_name), Options(account, partition, time)
+    choice = core.Choice(retry_failed, small_first, by_block=by == "block")
+    names = named(definition.expand())
+    if definition.interleave and by == "run":
+        click.echo("jobs do not interleave: with --by block, the runs of a repeat share a job",
+                   err=True)  # fmt: skip
+
+    def show(plan: "SubmitPlan") -> None:
+        _show_plan(plan, names)
+        hours = sum(job.node_hours for job in plan.jobs)
+        if hours > max_node_hours:
+            raise SpecError(
+                f"these jobs may cost {hours:,.0f} node-hours, more than --max-node-hours "
+                f"{max_node_hours:,.0f}; if that is meant, name as many there; else lower nodes, "
+                "repeats or --time"
+            )
+
+    if not dry_run:
+        for item, job_id in core.submit(
+            definition, tree, site, options, choice, data_dir=data_dir, show=show
+        ):
+            click.echo(f"{job_id}  {names[item.spec.run_id]}")
+        return
+    queue = common.ask_queue()
+    plan = core.prepare(with_queue(ledger(definition, tree), queue), site, options, queue, choice)
+    for job in plan.jobs:
+        click.echo(f"# {RunFiles(job.entries[0].directory).script}")
+        click.echo(job.script)
+    with common.warning("nothing would be submitted"):
+        show(plan)
+    with common.warning("nothing could be submitted now"):
+        check_data([item for job in plan.jobs for item in job.entries], tree, data_dir)
+
+
+def _show_plan(plan: "SubmitPlan", names: Names) -> None:
+    from ddl_tools.launch.slurm.site import clock
+    from ddl_tools.launch.slurm.submit import show_costs
+
+    bad = [item for item in plan.entries if item.state in ("failed", "interrupted", "damaged")]
+    if bad:
+        click.echo("\n".join([common.show_entries(bad), *common.log_of_unstarted(bad)]))
+    if plan.failed:
+        click.echo(f"not submitted: {len(plan.failed)} failed, see above; "
+                   "--retry-failed submits them again")  # fmt: skip
+    click.echo(show_costs(plan.entries, plan.jobs))
+    for job in plan.jobs:
+        name, runs = job.name.removeprefix("ddl-"), [names[one.spec.run_id] for one in job.entries]
+        if len(runs) > 1:
+            click.echo(f"{name}: {len(runs)} runs in {clock(job.limit_s)}, in this order:")
+            click.echo("\n".join(f"  {run}" for run in runs))
+        if job.after:
+            small = ", ".join(names[one.spec.run_id] for one in job.after)
+            click.echo(f"{name} waits for {small}")
+    for item in plan.left_out:
+        click.echo(
+            f"not submitted: {names[item.spec.run_id]}: the smallest runs of its configuration "
+            "have failed; try them again with --retry-failed, or leave --small-first out"
+        )
+
+
+@click.command("cancel")
+@common.study_argument
+@click.option("--run", "run_ids", multiple=True, metavar="ID",
+              help="Cancel only this run; repeatable.")  # fmt: skip
+@common.results_option
+@common.dry_run_option
+def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_run: bool) -> None:
+    """Cancel the SLURM jobs of a study; you can submit its runs again.
+
+    Completed runs stay complete. To stop a run on this machine, press Ctrl-C where you started it.
+    """
+    from ddl_tools.launch.slurm import reconcile as core
+
+    entries = ledger(definition, tree)
+    found, names = core.jobs_of(entries, run_ids), named(item.spec for item in entries)
+    if not dry_run:
+        core.cancel(found)
+    for item in found:
+        done = "would cancel" if dry_run else "cancelled"
+        click.echo(f"{done}  {names[item.spec.run_id]}  {item.reason}")
+    if not found:
+        click.echo("none of these runs has a job in SLURM's queue")
