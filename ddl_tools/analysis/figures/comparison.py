@@ -488,7 +488,8 @@ def sentences(points: pd.DataFrame) -> list[str]:
         if not interleaved and others["ratio"].isna().all():
             continue
         known = others[others["n"] > 0]
-        rule = "" if first["base_rule"] == REFERENCE else f" ({first['base_rule']})"
+        named = first["base_rule"] == REFERENCE
+        rule = "" if named else " (the configuration that changes the fewest settings)"
         pairs = f"pairs of windows: {captions.counted('', known['pairs'])}"
         lines.append(
             f"{name}: throughput / throughput of {first['base']}{rule}, starts: "
