@@ -17,7 +17,7 @@ from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.result_page import PAGE, commits, link, machines
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
-from ddl_tools.records.paths import README, RESULT_PAGES, Tree, committed, repeated
+from ddl_tools.records.paths import README, RESULT_PAGES, Tree, committed, portable, repeated
 from ddl_tools.records.run import read_record
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling import emulated
@@ -247,9 +247,12 @@ def compare(study: Study, tree: Tree) -> str:
             "nodes have figures only: `ddl figures`"
         )
     published = tree.root == committed().root
-    other = _points(repeated() if published else committed(), study.name)
+    against = repeated() if published else committed()
+    other = _points(against, study.name)
     if found := confirmation(*((points, other) if published else (other, points))):
-        lines.append(f"against the published measurement: {found.sentence}")
+        name = "second" if published else "published"
+        place = portable(against.root)
+        lines.append(f"compared with the {name} measurement in {place}: {found.sentence}")
     return "\n".join(lines)
 
 

@@ -148,9 +148,12 @@ def test_a_second_measurement_confirms_the_published_one_or_not(
     tree.runs.rename(published.runs)
     assert "published" not in compare(study(), published)  # no second measurement yet
     measure_three(*again)
-    for one in (tree, published):
+    for one, other in ((tree, published), (published, tree)):
         *_, last = compare(study(), one).splitlines()
-        assert last.startswith(f"against the published measurement: {counts}")
+        about, _, found = last.partition(": ")
+        assert str(other.root) in about  # what the ratios above are compared with
+        assert found.startswith(counts)
+        assert ("second measurement" in about) == (one is published)
     if again[1]:
         first, second = (np.sign(np.array(rates) - 10) for rates in ((20.0, 10.0), again))
         otherwise = (first != second).sum()
