@@ -14,7 +14,7 @@ from ddl_tools.scaling.configuration import Span
 from ddl_tools.scaling.measured import Measured
 from ddl_tools.scaling.paper import EPOCHS, read_rows
 
-MARGIN = 1.0  # percentage points within which accuracies are equal (docs/explanation/statistics.md)
+MARGIN = 1  # percentage points within which accuracies are equal (docs/explanation/statistics.md)
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def _why(advice: Advice) -> str:
         best += " of those that are not extrapolated"
     kept = ["meet all limits"] if limits.set() else []
     if limits.accuracy is None and advice.advised.accuracy:
-        kept.append(f"have the best accuracy within {MARGIN:g} points")
+        kept.append(f"have the best accuracy within {plural(MARGIN, 'percentage point')}")
     those = f" {len(safe)} {' and '.join(kept)}, and" if kept else ""
     return f"of {plural(total, 'option')}{those} this one {best}"
 

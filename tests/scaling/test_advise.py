@@ -69,6 +69,7 @@ def test_without_a_limit_on_accuracy_none_is_given_up(answer: Answer) -> None:
     assert found.advised.accuracy.value >= best - 1
     assert found.advised.node_hours.high <= 20
     assert "warning" not in render.text(found)
+    assert "within 1 percentage point," in render.text(found)
     assert any(one.deadline.value < found.advised.deadline.value for one in met(found))
 
 
