@@ -120,6 +120,11 @@ def called(library: str, strategy: str) -> str:
     return names[1] if names[1].startswith(names[0]) else ", ".join(names)
 
 
+def configuration(run: RunSpec) -> str:
+    """Return what runs of all sizes have in common, e.g. ``"PyTorch-DDP, native, ResNet50"``."""
+    return ", ".join(_parts(dict(run), ["framework", "strategy", "loader", "model"]))
+
+
 def phrase(field: str, value: Any) -> str:
     """Return a field and its value in plain words, e.g. ``"bucket 25 MiB"``."""
     if field in REGISTRIES:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, RecordError
 from ddl_core.files import cannot_write
-from ddl_tools.labels import REPEATS, labels
+from ddl_tools.labels import REPEATS, configuration, labels
 from ddl_tools.launch import preflight
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import queued, reconciled, release_held
@@ -213,11 +213,6 @@ def _link(path: Path, target: Path) -> None:
         path.symlink_to(os.path.relpath(target, path.parent))
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def configuration(spec: RunSpec) -> str:
-    """Return what runs of all sizes have in common."""
-    return f"{spec.framework} {spec.strategy} {spec.loader} {spec.model}"
 
 
 def small_first(

@@ -77,6 +77,12 @@ def test_costs_are_added_per_configuration_and_leave_out_what_is_complete(tmp_pa
     ]
 
 
+def test_the_costs_of_a_single_configuration_have_its_title() -> None:
+    spec = RunSpec(strategy="ddp", loader="dali_cpu", model="resnet50", nodes=2)
+    line = submit.show_costs([Entry(spec, Path("a"), "missing")], []).splitlines()[1]
+    assert line.startswith("PyTorch-DDP, DALI (CPU), ResNet50  ")
+
+
 def test_a_dry_run_shows_scripts_and_costs_alone(tmp_path: Path, slurm: StandIns) -> None:
     path, _ = two_runs(tmp_path)
     shown = submitted(path, "--dry-run")
