@@ -98,8 +98,13 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     resolve, from the variation in earlier records of this machine.
     """
     from ddl_tools.analysis.design import resolves
-    from ddl_tools.launch.plan_notes import networks_not_found, short_windows, without_throughput
-    from ddl_tools.launch.study import check_images
+    from ddl_tools.launch.plan_notes import (
+        images_not_known,
+        networks_not_found,
+        short_windows,
+        without_throughput,
+    )
+    from ddl_tools.launch.study import check_folders, check_images, pending
 
     images = check_images(ledger(definition, tree), tree, data_dir)
     if not dry_run:
@@ -109,9 +114,13 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     click.echo(counts(entries))
     interleaved = definition.interleave is not None
     discarded = without_throughput(runs, interleaved=interleaved, images=images)
-    notes = short_windows(runs), discarded, networks_not_found(runs)
-    _say(*notes, put_aside(definition.name, tree))
+    notes = short_windows(runs, images), discarded, networks_not_found(runs)
+    left = pending(entries, retry_failed=True)
+    unknown = images_not_known([item.spec for item in left], images)
+    _say(*notes, unknown, put_aside(definition.name, tree))
     click.echo(resolves(definition, tree))
+    with common.warning("nothing could be started now"):
+        check_folders(left, tree, data_dir)
 
 
 def _start_options(command: common.Command) -> common.Command:

@@ -8,13 +8,16 @@ from ddl_core.registry import package_of_own
 ENOUGH_IMAGES = 200 * 64  # of a GPU and epoch: 4 to 10 s, in which a start of 0.1 s is 1 to 3 %
 
 
-def short_windows(runs: list[RunSpec]) -> str | None:
-    """Say which runs on GPUs have epochs too short to tell more than how a loader starts."""
+def short_windows(runs: list[RunSpec], images: dict[str, int] | None = None) -> str | None:
+    """Say which runs on GPUs have epochs too short to tell more than how a loader starts.
+
+    `images` are training images by run_id; a run whose images are not known is left out.
+    """
     short = [
         (run.world_size, count, enough)
         for run in runs
-        if run.device == "cuda" and run.known_images is not None
-        if (count := _steps(run, run.known_images)) < (enough := enough_steps(run))
+        if run.device == "cuda" and (known := _images_of(run, images)) is not None
+        if (count := _steps(run, known)) < (enough := enough_steps(run))
     ]
     if not short:
         return None
@@ -26,6 +29,17 @@ def short_windows(runs: list[RunSpec]) -> str | None:
         f"{ENOUGH_IMAGES} images a GPU ({sizes}): the first batch and the loader's start are a "
         f"large part of it; min_steps_per_epoch: {enough} in the study makes it longer "
         "(docs/explanation/measurement.md)"
+    )
+
+
+def images_not_known(runs: list[RunSpec], images: dict[str, int]) -> str | None:
+    """Say of how many runs the length of an epoch is not known; `images` as in `short_windows`."""
+    number = sum(_images_of(run, images) is None for run in runs)
+    if not number:
+        return None
+    return (
+        f"the number of training images is not known in {number} of {len(runs)} runs: the length "
+        "of their epochs is not checked. Name an image folder with --data DIR, or set train_images"
     )
 
 
@@ -47,6 +61,11 @@ def enough_steps(run: RunSpec) -> int:
     return -(-ENOUGH_IMAGES // run.local_batch_size)
 
 
+def _images_of(run: RunSpec, images: dict[str, int] | None) -> int | None:
+    """Return the training images of a run: those found in its folder, else those it asks for."""
+    return (images or {}).get(run.run_id, run.known_images)
+
+
 def _steps(run: RunSpec, images: int) -> int:
     """Return the steps of an epoch that has so many images."""
     return images * run.passes(images) // run.global_batch_size
@@ -62,7 +81,7 @@ def without_throughput(
     """
     cold = {}
     for run in runs:
-        known = (images or {}).get(run.run_id, run.known_images)
+        known = _images_of(run, images)
         steps = 0 if known is None else _steps(run, known)
         if run.nsys or not steps:  # under nsys no epoch is meant to count
             continue

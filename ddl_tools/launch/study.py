@@ -79,11 +79,16 @@ def write_plans(
 
 
 def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
-    """Check the folders that some runs will read."""
+    """Check the folders that some runs will read, and the images in them."""
+    check_folders(entries, tree, data_dir)
+    check_images(entries, tree, data_dir)
+
+
+def check_folders(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
+    """Check that the folders that some runs will read hold data of their format."""
     places = ((_folder_of(item, tree, data_dir), item.spec.data_format) for item in entries)
     for folder, data_format in sorted({(folder, form) for folder, form in places if folder}):
         preflight.check_data(folder, data_format)
-    check_images(entries, tree, data_dir)
 
 
 def check_images(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> dict[str, int]:

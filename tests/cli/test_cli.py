@@ -120,6 +120,29 @@ def test_a_plan_of_which_no_epoch_counts_says_so(interleaved: bool, tmp_path: Pa
     assert (text in result.output) == interleaved
 
 
+def test_a_plan_says_what_the_data_folder_lacks(tmp_path: Path) -> None:
+    """In the words of `ddl study submit`; completed runs read nothing more."""
+    path = study_file(tmp_path, loader="native", train_images=None, device="cuda")
+    nowhere = tmp_path / "nowhere"
+    result = ddl("study", "plan", path, "--dry-run", "--data", nowhere, status=0)
+    assert f"the data folder {nowhere} does not exist; make a sample set" in result.stderr
+    assert "training images is not known in 1 of 1 runs" in result.output
+    site = ("--site", "juwels_booster", "--account", "p")
+    submitted = ddl("study", "submit", path, *site, "--dry-run", "--data", nowhere, status=0)
+    (line,) = [one for one in result.stderr.splitlines() if "data folder" in one]
+    assert line.partition(": the ")[2] in submitted.stderr
+    photos = write_pictures(tmp_path / "photos", 16, 8)
+    result = ddl("study", "plan", path, "--data", photos, status=0)
+    assert result.stderr == ""
+    assert "not known in" not in result.output
+    assert "short windows: in 1 of 1 runs" in result.output  # by the images of the folder
+    (item,) = ledger(Study.load(path), results())
+    finish(item.directory)
+    result = ddl("study", "plan", path, "--dry-run", "--data", nowhere, status=0)
+    assert "does not exist" not in result.stderr
+    assert "not known in" not in result.output
+
+
 def test_results_go_where_they_are_sent(tmp_path: Path) -> None:
     ddl("study", "plan", study_file(tmp_path), "--results", tmp_path / "there")
     assert len(Tree(tmp_path / "there").run_folders("small")) == 1
