@@ -36,11 +36,11 @@ from ddl_tools.analysis.configurations import KEYS, ended_runs, with_settings
 from ddl_tools.analysis.estimates import ALPHA, MARGIN, Estimate
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.interleaving import Interleaved, Windows, over_blocks, relative
-from ddl_tools.analysis.paper import AACH, BASE_WORLD_SIZE, FORMATS, covers, read_paper
+from ddl_tools.analysis.paper import AACH, BASE_WORLD_SIZE, FORMATS, read_paper
 from ddl_tools.analysis.plot import style
 from ddl_tools.labels import REPEATS, called, plural
 from ddl_tools.records.paths import Tree
-from ddl_tools.scaling.paper import BATCH_SIZE, EPOCHS
+from ddl_tools.scaling.paper import BATCH_SIZE, EPOCHS, covers
 
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 DECIDED = (SUPPORTED, CONTRADICTED)

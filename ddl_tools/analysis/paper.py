@@ -104,16 +104,6 @@ def efficiency_points(paper: Paper) -> pd.DataFrame:
     )
 
 
-def covers(stated: str, name: str) -> bool:
-    """Say whether a statement about `stated` speaks of `name`: ``dali`` means CPU or GPU.
-
-    Its DALI had readers of its own; ours is fed or has them too, and both are meant.
-    """
-    if stated == "dali":
-        return name.startswith("dali_")
-    return name in (stated, stated.replace("dali_", "dali_reader_"))
-
-
 class Pair(NamedTuple):
     """Two shares of Table 2 that a statement compares, in percent, and where they stand."""
 

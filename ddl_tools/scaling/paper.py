@@ -83,6 +83,16 @@ def stated(model: str, strategy: str, loader: str) -> list[Observation]:
     return found
 
 
+def covers(stated: str, name: str) -> bool:
+    """Say whether a statement about `stated` speaks of `name`: ``dali`` means CPU or GPU.
+
+    Its DALI had readers of its own; ours is fed or has them too, and both are meant.
+    """
+    if stated == "dali":
+        return name.startswith("dali_")
+    return name in (stated, stated.replace("dali_", "dali_reader_"))
+
+
 def efficiency_range(found: Sequence[Observation], ranks: int) -> tuple[float, float] | None:
     """Return the range of E on `ranks` GPUs; None where no statement bounds it from below.
 
