@@ -58,6 +58,7 @@ def submit_command(
     A later call submits only missing and interrupted runs; completed, running and queued runs are
     left alone. --dry-run shows the scripts and the maximum node-hours.
     """
+    from ddl_tools.launch.slurm import expected
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.reconcile import with_queue
     from ddl_tools.launch.slurm.script import Options
@@ -66,13 +67,19 @@ def submit_command(
 
     site, options = find_site(site_name), Options(account, partition, time)
     choice = core.Choice(retry_failed, small_first, by_block=by == "block")
-    names = named(definition.expand())
+    runs = definition.expand()
+    names, times = named(runs), expected.expected_times(runs, site_name, site, tree)
     if definition.interleave and by == "run":
         click.echo("jobs do not interleave: with --by block, the runs of a repeat share a job",
                    err=True)  # fmt: skip
 
     def show(plan: "SubmitPlan") -> None:
         _show_plan(plan, names)
+        for line in expected.show_times(plan.entries, times):
+            click.echo(line)
+        click.echo(core.show_costs(plan.entries, plan.jobs, times))
+        if note := expected.too_long(plan.jobs, times, site):
+            click.echo(f"warning: {note}", err=True)
         hours = sum(job.node_hours for job in plan.jobs)
         if hours > max_node_hours:
             raise SpecError(
@@ -100,7 +107,6 @@ def submit_command(
 
 def _show_plan(plan: "SubmitPlan", names: Names) -> None:
     from ddl_tools.launch.slurm.site import clock
-    from ddl_tools.launch.slurm.submit import show_costs
 
     bad = [item for item in plan.entries if item.state in ("failed", "interrupted", "damaged")]
     if bad:
@@ -108,7 +114,6 @@ def _show_plan(plan: "SubmitPlan", names: Names) -> None:
     if plan.failed:
         click.echo(f"not submitted: {len(plan.failed)} failed, see above; "
                    "--retry-failed submits them again")  # fmt: skip
-    click.echo(show_costs(plan.entries, plan.jobs))
     for job in plan.jobs:
         name, runs = job.name.removeprefix("ddl-"), [names[one.spec.run_id] for one in job.entries]
         if len(runs) > 1:

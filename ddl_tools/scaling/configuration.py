@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 
 MAX_EXTRAPOLATION = 4  # times the largest known number of ranks
@@ -37,6 +38,7 @@ class Configuration:
     ``batch_size`` the images per rank and optimiser step, ``sizes`` the numbers of ranks with a
     measured or stated value, ascending. ``sources`` name the records or statements; ``in_jobs``
     says that SLURM jobs measured it. ``throughput`` gives images per second on a number of ranks.
+    ``describes`` says of a run whether it is one of this configuration, on any number of ranks.
     """
 
     machine: str
@@ -49,6 +51,7 @@ class Configuration:
     sources: tuple[str, ...]
     throughput: Callable[[int], Span]
     in_jobs: bool = False
+    describes: Callable[[RunSpec], bool] = lambda spec: False
 
     @property
     def max_ranks(self) -> int:

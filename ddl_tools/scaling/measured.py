@@ -6,6 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from ddl_core.config import RunSpec
 from ddl_tools.labels import labels, plural
 from ddl_tools.records.damage import examine
 from ddl_tools.records.paths import Tree
@@ -88,13 +89,18 @@ def configurations(runs: Iterable[Measured], tree: Tree) -> list[Configuration]:
         if spec.strategy == "single" or spec.loader == "synthetic" or spec.nsys:
             continue
         if rate:
-            same = spec.model_dump_json(exclude=_WITHOUT_EFFECT)
-            groups.setdefault((machine_name(record.system), same), []).append((record, rate))
+            key = machine_name(record.system), _settings(spec)
+            groups.setdefault(key, []).append((record, rate))
     details = labels([group[0][0].spec for group in groups.values()], _APART)
     return [
         _configuration(tree, group, name)
         for group, name in zip(groups.values(), details, strict=True)
     ]
+
+
+def _settings(spec: RunSpec) -> str:
+    """Return all settings of a run that may change its throughput."""
+    return spec.model_dump_json(exclude=_WITHOUT_EFFECT)
 
 
 def _configuration(
@@ -122,4 +128,5 @@ def _configuration(
         ),
         throughput=rate,
         in_jobs=all(one.job_id is not None for one in records),
+        describes=lambda other: _settings(other) == _settings(spec),
     )

@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from ddl_core.config import IMAGENET_TRAIN_IMAGES
+from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import DataError
 from ddl_tools.records.paths import PAPER
 from ddl_tools.scaling.amdahl import Bound, Observation, efficiency, serial_part
@@ -16,6 +16,7 @@ from ddl_tools.scaling.configuration import Configuration, Span
 BASE = 4  # GPUs, one node of JUWELS Booster
 EPOCHS = 90  # of a stated time
 BATCH_SIZE = 64  # of a GPU
+IMAGE_SIZE = 224  # the usual one, since none is stated
 ROUNDING_S = 1800.0  # of a stated time on 4 GPUs, "about 13 h"
 _DALI = "dali"  # DALI, whether on the CPU or the GPU the paper does not say
 
@@ -130,14 +131,14 @@ def configurations(model: str) -> list[Configuration]:
         if loader in ("dali_cpu", "dali_gpu")
     }
     return [
-        _configuration(strategy, loader, base, about)
+        _configuration(model, strategy, loader, base, about)
         for (strategy, loader), about in known.items()
         if efficiency_range(about, BASE * 2)
     ]
 
 
 def _configuration(
-    strategy: str, loader: str, base_s: float, about: Sequence[Observation]
+    model: str, strategy: str, loader: str, base_s: float, about: Sequence[Observation]
 ) -> Configuration:
     settings = {row["name"]: row["value"] for row in read_rows(PAPER / "settings.csv")}
 
@@ -148,6 +149,18 @@ def _configuration(
         low = images * known[0] / (base_s + ROUNDING_S)
         high = images * known[1] / (base_s - ROUNDING_S)
         return Span(float(np.sqrt(low * high)), low, high)
+
+    def describes(spec: RunSpec) -> bool:
+        """Compare what the paper states; it says nothing of precision (N2)."""
+        own = spec.framework, spec.work, spec.dataset, spec.data_format, spec.model, spec.strategy
+        return (
+            own == ("torch", "train", "imagenet", "tfrecord", model, strategy)
+            and covers(loader, spec.loader)
+            and (spec.local_batch_size * spec.accumulation, spec.image_size)
+            == (BATCH_SIZE, IMAGE_SIZE)
+            and spec.device != "cpu"
+            and not spec.emulated
+        )
 
     ids = ", ".join(dict.fromkeys(one.statement for one in about))
     return Configuration(
@@ -163,4 +176,5 @@ def _configuration(
             f"its time on {BASE} GPUs, {base_s / 3600:g} h, rounded to an hour",
         ),
         throughput=throughput,
+        describes=describes,
     )

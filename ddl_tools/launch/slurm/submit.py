@@ -3,15 +3,16 @@
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, RecordError
 from ddl_core.files import cannot_write
-from ddl_tools.labels import REPEATS, configuration, labels
+from ddl_tools.labels import REPEATS, configuration, labels, plural
 from ddl_tools.launch import preflight
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import queued, reconciled, release_held
@@ -25,6 +26,9 @@ from ddl_tools.records.paths import PROJECT, RunFiles, Tree
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.study import Study
+
+if TYPE_CHECKING:
+    from ddl_tools.launch.slurm.expected import Expected
 
 
 @dataclass(frozen=True)
@@ -113,27 +117,49 @@ def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
     return specs[0].machines * starts * options.limit_s(site, len(specs)) / 3600
 
 
-def show_costs(entries: list[Entry], jobs: list[Job]) -> str:
-    """Return a table of runs, complete ones, jobs and node-hours at most, per configuration.
+def by_configuration(entries: list[Entry]) -> dict[str, list[Entry]]:
+    """Return the runs of each configuration of some runs, of all sizes, by its name.
 
-    Configurations differ in more than their size. The runs of a block have equal shares in what it
-    costs, and it counts as a job of each configuration.
+    Configurations differ in more than their size.
     """
     names = labels((item.spec for item in entries), (*REPEATS, "nodes", "gpus_per_node"))
     found: dict[str, list[Entry]] = {}
     for item, name in zip(entries, names, strict=True):
         found.setdefault(name or configuration(item.spec), []).append(item)
-    head = "configuration"
+    return found
+
+
+def show_costs(
+    entries: list[Entry], jobs: list[Job], expected: Mapping[str, "Expected"] | None = None
+) -> str:
+    """Return a table of runs, complete ones, jobs and node-hours, per configuration.
+
+    Node-hours are those at most, and those of the runs whose time is `expected`, by run_id. The
+    runs of a block have equal shares in its cost, and it counts as a job of each configuration.
+    """
+    found, head = by_configuration(entries), "configuration"
     width = max(map(len, (*found, head)))
-    lines = [f"{head:<{width}}  {'runs':>6}{'complete':>10}{'jobs':>6}  node-hours at most"]
+    last = "  expected" if expected else ""
+    lines = [f"{head:<{width}}  {'runs':>6}{'complete':>10}{'jobs':>6}  node-hours at most{last}"]
     for name, runs in (*found.items(), ("total", entries)):
         complete = sum(item.state == "completed" for item in runs)
         own = {item.directory for item in runs}
         shares = [(job, sum(item.directory in own for item in job.entries)) for job in jobs]
         number = sum(share > 0 for _, share in shares)
-        hours = sum(job.node_hours * share / len(job.entries) for job, share in shares)
-        lines.append(f"{name:<{width}}  {len(runs):>6}{complete:>10}{number:>6}{hours:>20.1f}")
+        most = sum(job.node_hours * share / len(job.entries) for job, share in shares)
+        line = f"{name:<{width}}  {len(runs):>6}{complete:>10}{number:>6}{most:>20,.1f}"
+        left = [item.spec for job in jobs for item in job.entries if item.directory in own]
+        lines.append(line + (_expected(left, expected) if expected else ""))
     return "\n".join(lines)
+
+
+def _expected(specs: list[RunSpec], expected: Mapping[str, "Expected"]) -> str:
+    """Return the expected node-hours of some runs, and of how many they are if not of all."""
+    known = [one.machines * expected[one.run_id].hours for one in specs if one.run_id in expected]
+    if not known:
+        return f"{'–' if specs else '':>10}"
+    part = "" if len(known) == len(specs) else f" ({len(known)} of {plural(len(specs), 'run')})"
+    return f"{sum(known):>10,.1f}{part}"
 
 
 def submit(

@@ -1,0 +1,98 @@
+"""Expected time of runs on a site, at the rates that `ddl advise` knows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddl_core.config import RunSpec
+from ddl_tools.labels import plural
+from ddl_tools.launch.slurm.script import requeues
+from ddl_tools.launch.slurm.site import Site, clock
+from ddl_tools.launch.slurm.submit import Job, by_configuration
+from ddl_tools.records.ledger import Entry
+from ddl_tools.records.paths import Tree
+from ddl_tools.scaling import measured, paper
+from ddl_tools.scaling.advise import Machine
+from ddl_tools.scaling.configuration import Configuration, digits
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Hours of training of a run, without start, evaluation and checkpoints; and their source."""
+
+    hours: float
+    source: str
+
+
+def expected_times(
+    specs: Iterable[RunSpec],
+    site_name: str,
+    site: Site,
+    tree: Tree,
+    images: Mapping[str, int] | None = None,
+) -> dict[str, Expected]:
+    """Return by run_id what runs are expected to take on a site, where a rate of theirs is known.
+
+    A rate is that of the same configuration in records of `tree`, else in the paper. `images` are
+    training images by run_id; a run whose images are not known is left out.
+    """
+    machine = Machine(Path(site_name).stem, site.description, site.gpus_per_node)
+    known: dict[tuple[str, str], list[Configuration]] = {}
+    found = {}
+    for spec in specs:
+        of = spec.model, spec.dataset
+        if of not in known:
+            stated = paper.configurations(spec.model)
+            each = (*measured.configurations(measured.trained(tree, *of), tree), *stated)
+            known[of] = [one for one in each if machine.owns(one)]
+        number = (images or {}).get(spec.run_id, spec.known_images)
+        for one in known[of]:
+            if number and one.describes(spec) and one.covers(spec.world_size):
+                trained = spec.epochs * spec.passes(number) * number
+                hours = one.hours(spec.world_size, trained).value
+                source = f"{one.machine}: {'; '.join(one.sources)}"
+                found[spec.run_id] = Expected(hours, source)
+                break
+    return found
+
+
+def show_times(entries: list[Entry], expected: Mapping[str, Expected]) -> list[str]:
+    """Return what a run of each configuration takes by its nodes, and where this is known from."""
+    times: dict[str, list[str]] = {}
+    for name, items in by_configuration(entries).items():
+        own = {item.spec.nodes: expected.get(item.spec.run_id) for item in items}
+        parts = [f"{digits(one.hours)} h on {nodes}" for nodes, one in sorted(own.items()) if one]
+        times.setdefault(", ".join(parts), []).append(name)
+    lines = [f"  {'; '.join(names)}: {text}" for text, names in times.items() if text]
+    if not lines:
+        return []
+    sources = dict.fromkeys(one.source for one in expected.values())
+    return [
+        "expected time of a run by its nodes, without start, evaluation and checkpoints:",
+        *lines,
+        *(f"  rates of {source}" for source in sources),
+    ]
+
+
+def too_long(jobs: list[Job], expected: Mapping[str, Expected], site: Site) -> str | None:
+    """Say which jobs are expected to reach their time limit in all their starts."""
+    found: list[tuple[float, Job]] = []
+    for job in jobs:
+        specs = [item.spec for item in job.entries]
+        hours = sum(expected[spec.run_id].hours for spec in specs if spec.run_id in expected)
+        if hours * 3600 > job.limit_s * (1 + requeues(specs, site)):
+            found.append((hours, job))
+    if not found:
+        return None
+    hours, longest = max(found, key=lambda pair: pair[0])
+    saved = all(item.spec.checkpoint_every for _, job in found for item in job.entries)
+    then = (
+        "continue from a checkpoint when you submit the study again"
+        if saved
+        else "fail if they have no checkpoint"
+    )
+    return (
+        f"{len(found)} of {plural(len(jobs), 'job')} are expected to exceed their time limit, e.g. "
+        f"{longest.name}: {digits(hours)} h, limit {clock(longest.limit_s)}. Set --time HH:MM:SS; "
+        f"runs that reach the limit {then} (docs/how-to/run-on-slurm.md)"
+    )
