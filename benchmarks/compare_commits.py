@@ -125,8 +125,10 @@ class Commit:
         for study in sorted((self.tree / "studies").glob("*.yaml")):
             self.answers[f"plan {study.stem}"] = self.ddl(f"study plan {study} --dry-run")
         for site in sorted((self.tree / "slurm").glob("*.toml")):
-            options = f"studies/laptop.yaml --site {site.stem} --account project1 --dry-run"
-            self.answers[f"scripts {site.stem}"] = self.ddl(f"study submit {options}")
+            options = f"--site {site.stem} --account project1 --dry-run --all-scripts"
+            self.answers[f"scripts {site.stem}"] = self.ddl(
+                f"study submit studies/laptop.yaml {options}"
+            )
         for mistake in MISTAKES:
             self.answers[f"ddl {mistake}"] = self.ddl(mistake)
         self.answers["ddl figures"] = self.ddl("figures")

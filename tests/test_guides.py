@@ -36,7 +36,8 @@ def ddl(project: Path, *words: str) -> str:
 def test_the_new_names_stand_in_every_list(project: Path) -> None:
     plan = ddl(project, "study", "plan", "new", "--dry-run")
     assert plan.count("missing ") == 8
-    jobs = ddl(project, "study", "submit", "new", "--site", "mymachine", "--dry-run")
+    words = ("--site", "mymachine", "--dry-run", "--all-scripts")
+    jobs = ddl(project, "study", "submit", "new", *words)
     assert jobs.count("#SBATCH --gres=gpu:2") == 8
     for name in NAMES:
         assert name in jobs

@@ -7,7 +7,7 @@ import click
 
 from ddl_core.errors import SpecError
 from ddl_tools.cli import options as common
-from ddl_tools.labels import Names, named
+from ddl_tools.labels import Names, named, plural
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.study import Study
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
               )  # fmt: skip
 @click.option("--max-node-hours", type=common.Number(), default=10_000.0, metavar="N",
               help="Refuse to submit if the jobs may cost more.")  # fmt: skip
+@click.option("--all-scripts", is_flag=True,
+              help="With --dry-run, print the script of each job. [default: of the first]"
+              )  # fmt: skip
 @common.data_option
 @common.results_option
 @common.dry_run_option
@@ -49,6 +52,7 @@ def submit_command(
     retry_failed: bool,
     small_first: bool,
     max_node_hours: float,
+    all_scripts: bool,
     data_dir: Path | None,
     tree: Tree,
     dry_run: bool,
@@ -56,7 +60,8 @@ def submit_command(
     """Submit the missing runs of a study to SLURM, one job per run or per block of runs.
 
     A later call submits only missing and interrupted runs; completed, running and queued runs are
-    left alone. --dry-run shows the scripts and the maximum node-hours.
+    left alone. --dry-run shows the first script, the maximum node-hours, and what runs are expected
+    to take if their rate is known.
     """
     from ddl_tools.launch.slurm import expected
     from ddl_tools.launch.slurm import submit as core
@@ -67,19 +72,14 @@ def submit_command(
 
     site, options = find_site(site_name), Options(account, partition, time)
     choice = core.Choice(retry_failed, small_first, by_block=by == "block")
-    runs = definition.expand()
-    names, times = named(runs), expected.expected_times(runs, site_name, site, tree)
+    names = named(definition.expand())
     if definition.interleave and by == "run":
         click.echo("jobs do not interleave: with --by block, the runs of a repeat share a job",
                    err=True)  # fmt: skip
 
     def show(plan: "SubmitPlan") -> None:
         _show_plan(plan, names)
-        for line in expected.show_times(plan.entries, times):
-            click.echo(line)
-        click.echo(core.show_costs(plan.entries, plan.jobs, times))
-        if note := expected.too_long(plan.jobs, times, site):
-            click.echo(f"warning: {note}", err=True)
+        show_costs(*expected.show(plan.entries, plan.jobs, site_name, site, tree))
         hours = sum(job.node_hours for job in plan.jobs)
         if hours > max_node_hours:
             raise SpecError(
@@ -96,13 +96,23 @@ def submit_command(
         return
     queue = common.ask_queue()
     plan = core.prepare(with_queue(ledger(definition, tree), queue), site, options, queue, choice)
-    for job in plan.jobs:
+    shown = plan.jobs if all_scripts else plan.jobs[:1]
+    for job in shown:
         click.echo(f"# {RunFiles(job.entries[0].directory).script}")
         click.echo(job.script)
+    if more := len(plan.jobs) - len(shown):
+        click.echo(f"# {plural(more, 'more script')}; --all-scripts prints them\n")
     with common.warning("nothing would be submitted"):
         show(plan)
     with common.warning("nothing could be submitted now"):
         check_data([item for job in plan.jobs for item in job.entries], tree, data_dir)
+
+
+def show_costs(costs: str, warning: str | None) -> None:
+    """Print the table of costs, and a warning if there is one."""
+    click.echo(costs)
+    if warning:
+        click.echo(f"warning: {warning}", err=True)
 
 
 def _show_plan(plan: "SubmitPlan", names: Names) -> None:

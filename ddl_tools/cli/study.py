@@ -11,6 +11,7 @@ import click
 from ddl_core.config import RunSpec
 from ddl_core.errors import FairnessError, LaunchError, SpecError
 from ddl_tools.cli import options as common
+from ddl_tools.cli.slurm import show_costs
 from ddl_tools.emulation import validity
 from ddl_tools.records import ledger as state
 from ddl_tools.records.agreement import statements
@@ -88,14 +89,18 @@ def study() -> None:
 
 @study.command("plan")
 @common.study_argument
+@common.site_option("Also show the costs on this machine: a name from slurm/, or a path.")
 @common.data_option
 @common.results_option
 @common.dry_run_option
-def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: bool) -> None:
+def plan_command(
+    definition: Study, site_name: str | None, data_dir: Path | None, tree: Tree, dry_run: bool
+) -> None:
     """List all runs of a study and write their records, without starting any.
 
     The last line says the smallest difference between two configurations that the study can
-    resolve, from the variation in earlier records of this machine.
+    resolve, from the variation in earlier records of this machine. With --site, you also see the
+    maximum node-hours, and what runs are expected to take, as `ddl study submit` shows them.
     """
     from ddl_tools.analysis.design import resolves
     from ddl_tools.launch.plan_notes import (
@@ -104,8 +109,12 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
         short_windows,
         without_throughput,
     )
+    from ddl_tools.launch.slurm import expected
+    from ddl_tools.launch.slurm.site import find_site
+    from ddl_tools.launch.slurm.submit import jobs_without_scripts
     from ddl_tools.launch.study import check_folders, check_images, pending
 
+    site = find_site(site_name) if site_name else None
     images = check_images(ledger(definition, tree), tree, data_dir)
     if not dry_run:
         state.plan(definition, tree, data_dir)
@@ -118,6 +127,12 @@ def plan_command(definition: Study, data_dir: Path | None, tree: Tree, dry_run: 
     left = pending(entries, retry_failed=True)
     unknown = images_not_known([item.spec for item in left], images)
     _say(*notes, unknown, put_aside(definition.name, tree))
+    if site_name and site:
+        jobs = jobs_without_scripts(entries, site)
+        show_costs(*expected.show(entries, jobs, site_name, site, tree, images))
+        with common.warning("nothing could be submitted"):
+            for item in left:
+                site.check(item.spec)
     click.echo(resolves(definition, tree))
     with common.warning("nothing could be started now"):
         check_folders(left, tree, data_dir)

@@ -8,7 +8,7 @@ from ddl_core.config import RunSpec
 from ddl_tools.labels import plural
 from ddl_tools.launch.slurm.script import requeues
 from ddl_tools.launch.slurm.site import Site, clock
-from ddl_tools.launch.slurm.submit import Job, by_configuration
+from ddl_tools.launch.slurm.submit import Job, by_configuration, show_costs
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling import measured, paper
@@ -56,6 +56,35 @@ def expected_times(
     return found
 
 
+def show(
+    entries: list[Entry],
+    jobs: list[Job],
+    site_name: str,
+    site: Site,
+    tree: Tree,
+    images: Mapping[str, int] | None = None,
+) -> tuple[str, str | None]:
+    """Return expected times with the table of costs, and a warning of time limits below them.
+
+    Parameters
+    ----------
+    entries
+        All runs of a study.
+    jobs
+        What is about to be submitted of them.
+    site_name, site
+        The machine.
+    tree
+        Where the records are.
+    images
+        Training images by run_id.
+    """
+    specs = [item.spec for item in entries]
+    expected = expected_times(specs, site_name, site, tree, images)
+    lines = [*show_times(entries, expected), show_costs(entries, jobs, expected)]
+    return "\n".join(lines), too_long(jobs, expected, site)
+
+
 def show_times(entries: list[Entry], expected: Mapping[str, Expected]) -> list[str]:
     """Return what a run of each configuration takes by its nodes, and where this is known from."""
     times: dict[str, list[str]] = {}
@@ -93,6 +122,7 @@ def too_long(jobs: list[Job], expected: Mapping[str, Expected], site: Site) -> s
     )
     return (
         f"{len(found)} of {plural(len(jobs), 'job')} are expected to exceed their time limit, e.g. "
-        f"{longest.name}: {digits(hours)} h, limit {clock(longest.limit_s)}. Set --time HH:MM:SS; "
-        f"runs that reach the limit {then} (docs/how-to/run-on-slurm.md)"
+        f"{longest.name.removeprefix('ddl-')}: {digits(hours)} h, limit {clock(longest.limit_s)}. "
+        f"Submit with --time HH:MM:SS; runs that reach the limit {then} "
+        "(docs/how-to/run-on-slurm.md)"
     )

@@ -92,6 +92,15 @@ def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, En
     return Job(entries, text, limit_s, node_hours(specs, site, options), after)
 
 
+def jobs_without_scripts(entries: list[Entry], site: Site) -> list[Job]:
+    """Return the jobs that a study would be submitted as by default, to see what they may cost."""
+    limit_s = Options().limit_s(site)
+    return [
+        Job([item], "", limit_s, node_hours([item.spec], site, Options()), [])
+        for item in pending(entries)
+    ]
+
+
 def blocks(items: list[Entry], site: Site) -> list[list[Entry]]:
     """Return some runs of a study as blocks, each in the order in which its job executes them.
 

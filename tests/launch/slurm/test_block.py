@@ -98,7 +98,7 @@ def test_the_order_is_random_and_the_same_again(tmp_path: Path) -> None:
 def test_one_job_gets_all_runs_and_the_sum_of_their_limits(tmp_path: Path, sbatch: Path) -> None:
     path, study = study_of(tmp_path, nodes=4, repeats=2)
     first, second = blocks(ledger(study, results()), GENERIC)
-    shown = by_block(path, "--dry-run")
+    shown = by_block(path, "--dry-run", "--all-scripts")
     assert shown.output.count("#!/bin/bash") == 2
     lines = shown.output.splitlines()
     at = lines.index("small-4x1-r0: 3 runs in 03:00:00, in this order:")

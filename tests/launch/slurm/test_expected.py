@@ -96,6 +96,10 @@ def test_a_limit_below_the_expected_time_is_a_warning(tmp_path: Path) -> None:
     assert all(part in line for part in ("13 h, limit 01:00:00", "--time", "continue from"))
     *_, total = (line for line in shown.stdout.splitlines() if line.startswith("total"))
     assert total.split()[-2:] == ["65.0", "29.1"]  # (1 + 64) x 1 h at most, 13 h + 64 x 0.252 h
+    planned = ddl("study", "plan", path, "--site", "juwels_booster", "--dry-run", status=0)
+    assert line in planned.stderr.splitlines()
+    assert total in planned.output.splitlines()
+    assert "13 h on 1, 0.252 h on 64" in planned.output
     assert "expected to exceed" not in dry_run(path, "--time", "14:00:00").stderr
     assert "expected to exceed" in dry_run(path, "--time", "12:00:00").stderr
 

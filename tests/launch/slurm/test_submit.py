@@ -85,16 +85,40 @@ def test_the_costs_of_a_single_configuration_have_its_title() -> None:
 
 def test_a_dry_run_shows_scripts_and_costs_alone(tmp_path: Path, slurm: StandIns) -> None:
     path, _ = two_runs(tmp_path)
-    shown = submitted(path, "--dry-run")
+    shown = submitted(path, "--dry-run", "--all-scripts")
     assert shown.output.count("#!/bin/bash") == 2
     assert "#SBATCH --nodes=4\n" in shown.output
+    assert "--all-scripts" not in shown.output
     assert shown.output.splitlines()[-1].split() == ["total", "2", "0", "2", "5.0"]
     slurm.add("squeue", error="no configuration", status=1)
     shown = submitted(path, "--dry-run")
     assert "warning: without the state of the jobs: squeue" in shown.output
-    assert shown.output.count("#!/bin/bash") == 2
+    assert shown.output.count("#!/bin/bash") == 1
+    assert "1 more script" in shown.output
+    assert "--all-scripts" in shown.output
     assert not results().root.exists()
     assert slurm.calls("sbatch") == []
+
+
+def test_the_costs_are_the_last_lines_below_what_a_job_waits_for(
+    tmp_path: Path, slurm: StandIns
+) -> None:
+    path, _ = two_runs(tmp_path, repeats=2)
+    for options in (["--small-first"], ["--by", "block"]):
+        lines = submitted(path, "--dry-run", *options).stdout.splitlines()
+        assert lines[-1].startswith("total")
+        assert lines[-3].startswith("configuration")
+
+
+def test_a_plan_for_a_site_shows_its_costs_without_an_account(tmp_path: Path) -> None:
+    path, _ = two_runs(tmp_path, gpus_per_node=4, train_images=320)
+    shown = ddl("study", "plan", path, "--site", "juwels_booster", "--dry-run", status=0)
+    (total,) = [line for line in shown.output.splitlines() if line.startswith("total")]
+    assert total.split() == ["total", "2", "0", "2", "5.0"]
+    assert "#!/bin/bash" not in shown.output
+    too_many, _ = two_runs(tmp_path, gpus_per_node=5, device="cuda", train_images=320)
+    shown = ddl("study", "plan", too_many, "--site", "juwels_booster", "--dry-run", status=0)
+    assert "gpus_per_node = 5, but a node of this site has 4" in shown.stderr
 
 
 def test_every_run_becomes_a_job_and_its_record_says_so(tmp_path: Path, slurm: StandIns) -> None:
