@@ -12,7 +12,7 @@ import numpy as np
 from ddl_tools.records.paths import PAPER
 from ddl_tools.scaling.configuration import Span
 from ddl_tools.scaling.measured import Measured
-from ddl_tools.scaling.paper import EPOCHS, read_rows
+from ddl_tools.scaling.paper import ACCURACY_MODEL, EPOCHS, read_rows
 
 MARGIN = 1  # percentage points within which accuracies are equal (docs/explanation/statistics.md)
 
@@ -66,6 +66,16 @@ def of_paper(model: str, dataset: str, epochs: int) -> Accuracy | None:
     ]
     ids = ", ".join(sorted({row["statement"] for row in rows}))
     return Accuracy(_spans(reached), f"the paper's {ids}", level=True)
+
+
+def paper_loss() -> int:
+    """Return the smallest batch with which the paper's network lost more than `MARGIN`."""
+    stated = of_paper(ACCURACY_MODEL, "imagenet", EPOCHS)
+    assert stated is not None
+    best = max(span.value for points in stated.known.values() for span in points.values())
+    batches = {batch for points in stated.known.values() for batch in points}
+    reached = {batch: span for batch in batches if (span := stated.at(batch)[1])}
+    return min(batch for batch, span in reached.items() if span.value < best - MARGIN)
 
 
 def of_records(runs: Iterable[Measured], epochs: int) -> Accuracy | None:

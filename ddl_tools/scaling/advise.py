@@ -10,11 +10,12 @@ from ddl_tools.gpus import listed
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.provenance import host
 from ddl_tools.scaling import measured, paper
-from ddl_tools.scaling.accuracy import MARGIN, Accuracy, of_paper, of_records
+from ddl_tools.scaling.accuracy import MARGIN, Accuracy, of_paper, of_records, paper_loss
 from ddl_tools.scaling.configuration import MAX_EXTRAPOLATION, Configuration, positive
 from ddl_tools.scaling.options import Limits, Option, nearest, options, pareto_front
 
 _MAX_RANKS = 1024  # of a cluster, as far as the paper goes
+SAME_COST = 0.05  # costs this close are equivalent (docs/reference/glossary.md)
 UNITS = {"deadline": "h", "node_hours": "node-hours", "accuracy": "%"}
 
 
@@ -118,7 +119,8 @@ class Advice:
     ``eligible`` options violate no limit and, without a limit on accuracy, are within a percentage
     point of the best one. ``front`` is the Pareto front of all options, fastest first. ``equal``
     are other options on as many ranks whose range of time contains the advised time; ``better``
-    those that would be better if their uncertain limits turned out to be met.
+    those that would be better if their uncertain limits turned out to be met. ``loss_from`` is the
+    batch from which on the paper lost accuracy.
     """
 
     request: Request
@@ -130,6 +132,7 @@ class Advice:
     equal: Sequence[Option]
     better: Sequence[Option]
     accuracy: Accuracy | None
+    loss_from: int
 
 
 def advise(request: Request, tree: Tree) -> Advice:
@@ -183,18 +186,43 @@ def _decide(request: Request, found: Sequence[Option], accuracy: Accuracy | None
         able = _most_accurate(able, found)
     safe = [one for one in able if one.worst(limits) == "met"]
 
-    def rank(one: Option) -> tuple[bool, float, float]:
-        """Known sizes come before extrapolated ones, then cost or time decides."""
-        pair = round(one.node_hours.value, 9), round(one.deadline.value, 9)
-        return (one.extrapolation > 1, *(pair if limits.deadline is not None else pair[::-1]))
+    loss_from = paper_loss()
 
-    advised = min(safe, key=rank) if safe else min(able, key=lambda one: one.violation(limits))
+    def best(pool: Sequence[Option]) -> Option:
+        return _best(pool, limits, loss_from)
+
+    advised = best(safe) if safe else min(able, key=lambda one: one.violation(limits))
     same = [one for one in able if one.ranks == advised.ranks and one is not advised]
     value = advised.deadline.value
     equal = [one for one in same if one.deadline.low <= value <= one.deadline.high]
-    better = [one for one in able if one not in safe and rank(one) < rank(advised)]
+    better = [one for one in able if one not in safe and best([advised, one]) is not advised]
     front = pareto_front(found)
-    return Advice(request, found, able, front, advised, bool(safe), equal, better, accuracy)
+    certain = bool(safe)
+    return Advice(request, found, able, front, advised, certain, equal, better, accuracy, loss_from)
+
+
+def _best(pool: Sequence[Option], limits: Limits, loss_from: int) -> Option:
+    """Return the best of some options, of equal ones the first.
+
+    Known sizes come before extrapolated ones. With a deadline, the smallest batch of those with
+    the least cost is the best: a larger one may lose accuracy. Without a deadline, it is the
+    fastest that does not risk accuracy.
+    """
+
+    def rounded(one: Option) -> tuple[float, float]:
+        return round(one.node_hours.value, 9), round(one.deadline.value, 9)
+
+    known = [one for one in pool if one.extrapolation == 1] or pool
+    if limits.deadline is None:
+        return min(known, key=lambda one: (risks_accuracy(one, loss_from), *rounded(one)[::-1]))
+    most = (1 + SAME_COST) * min(one.node_hours.value for one in known)
+    cheap = [one for one in known if one.node_hours.value <= most]
+    return min(cheap, key=lambda one: (one.global_batch_size, *rounded(one)))
+
+
+def risks_accuracy(one: Option, loss_from: int) -> bool:
+    """Return whether accuracy is unknown at a batch with which the paper lost some."""
+    return one.accuracy is None and one.global_batch_size >= loss_from
 
 
 def _most_accurate(able: list[Option], found: Sequence[Option]) -> list[Option]:

@@ -4,8 +4,9 @@ from ddl_core.registry import title
 from ddl_tools.labels import phrase, plural
 from ddl_tools.markdown import aligned
 from ddl_tools.scaling.accuracy import MARGIN
-from ddl_tools.scaling.advise import UNITS, Advice
+from ddl_tools.scaling.advise import SAME_COST, UNITS, Advice, risks_accuracy
 from ddl_tools.scaling.options import Option
+from ddl_tools.scaling.paper import ACCURACY_MODEL
 
 Row = dict[str, object]
 
@@ -112,6 +113,8 @@ def _reasons(advice: Advice) -> list[tuple[str, str]]:
     one, found = advice.advised, []
     if lost := _lost(advice):
         found.append(("warning", lost))
+    if unknown := unknown_accuracy(advice):
+        found.append(("warning" if risks_accuracy(one, advice.loss_from) else "accuracy", unknown))
     found.append(("why", _why(advice)))
     if advice.equal:
         names = "; ".join(map(_name, advice.equal))
@@ -133,14 +136,34 @@ def _why(advice: Advice) -> str:
     safe = [one for one in advice.eligible if one.worst(limits) == "met"]
     if not advice.certain:
         return f"none of {total} options certainly meets all limits; this one comes nearest"
-    best = "takes the fewest node-hours" if limits.deadline is not None else "is the fastest"
+    best, those = "is the fastest", []
+    risky = [risks_accuracy(one, advice.loss_from) for one in safe]
+    if limits.deadline is not None:
+        share = f"{100 * SAME_COST:g} %"
+        best = f"has the smallest batch of those within {share} of the fewest node-hours"
+    elif any(risky) and not all(risky):
+        those.append(f"have a batch below {advice.loss_from:,}")
     if advice.advised.extrapolation == 1 and any(one.extrapolation > 1 for one in safe):
-        best += " of those that are not extrapolated"
+        those.append("are not extrapolated")
+    if those:
+        best += f" of those that {' and '.join(those)}"
     kept = ["meet all limits"] if limits.set() else []
     if limits.accuracy is None and advice.advised.accuracy:
         kept.append(f"have the best accuracy within {plural(MARGIN, 'percentage point')}")
-    those = f" {len(safe)} {' and '.join(kept)}, and" if kept else ""
-    return f"of {plural(total, 'option')}{those} this one {best}"
+    met = f" {len(safe)} {' and '.join(kept)}, and" if kept else ""
+    return f"of {plural(total, 'option')}{met} this one {best}"
+
+
+def unknown_accuracy(advice: Advice) -> str:
+    """Return that the accuracy of the advised option is unknown; empty if it is known."""
+    one, of = advice.advised, advice.request
+    if one.accuracy:
+        return ""
+    return (
+        f"the accuracy of batch {one.global_batch_size:,} is unknown after {of.epochs} epochs of "
+        f"{of.epoch_images:,} images; the paper's {title('model', ACCURACY_MODEL)} on ImageNet "
+        f"lost accuracy from batch {advice.loss_from:,} on"
+    )
 
 
 def _lost(advice: Advice) -> str:

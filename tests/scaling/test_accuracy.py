@@ -1,7 +1,7 @@
 import pytest
 
 from ddl_tools.records.paths import Tree
-from ddl_tools.scaling.accuracy import MARGIN, of_paper, of_records
+from ddl_tools.scaling.accuracy import MARGIN, of_paper, of_records, paper_loss
 from ddl_tools.scaling.configuration import Span
 from ddl_tools.scaling.measured import trained
 from tests.analysis.conftest import MakeRun, epoch_row
@@ -21,6 +21,10 @@ def test_the_paper_states_a_level_and_three_batches() -> None:
     for other in (("resnet101", "imagenet", 90), ("resnet50", "sample", 90),
                   ("resnet50", "imagenet", 30)):  # fmt: skip
         assert of_paper(*other) is None
+
+
+def test_the_paper_loses_accuracy_from_its_second_batch_on() -> None:
+    assert paper_loss() == 8192
 
 
 def test_records_give_the_accuracy_of_their_last_epoch(tree: Tree, make_run: MakeRun) -> None:

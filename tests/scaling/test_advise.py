@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ddl_core.config import IMAGENET_TRAIN_IMAGES
 from ddl_core.errors import DataError, SpecError
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.scaling import render
@@ -54,6 +55,65 @@ def test_the_papers_accuracy_says_nothing_of_other_images(answer: Answer) -> Non
     assert not any(one.accuracy for one in answer(deadline=1.0, images=20_000).options)
     with pytest.raises(DataError, match="no measurement of accuracy for this network, these"):
         answer(deadline=1.0, accuracy=76.0, images=20_000)
+
+
+@pytest.mark.parametrize("limits", [{"deadline": 1.0}, {"node_hours": 20.0}, {"deadline": 0.05}])
+def test_an_image_more_does_not_change_the_advice(answer: Answer, limits: dict) -> None:
+    """The accuracy is stated for the images of ImageNet, and unknown with one more."""
+    known, unknown = answer(**limits), answer(**limits, images=IMAGENET_TRAIN_IMAGES + 1)
+    assert known.advised.accuracy
+    assert not unknown.advised.accuracy
+    assert unknown.advised.ranks == known.advised.ranks
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch"),
+    [
+        ({"images": 2_000_000}, 8192),
+        ({"epochs": 10}, 512),
+        ({"images": 1_300_000}, 8192),
+        ({"accuracy": 50.0}, 4096),
+    ],
+)
+def test_at_the_same_cost_the_smallest_batch_is_advised(
+    answer: Answer, changes: dict, batch: int
+) -> None:
+    found = answer(deadline=1.0, **changes)
+    assert found.advised.global_batch_size == batch
+    same = [
+        one for one in met(found) if one.node_hours.value < 1.01 * found.advised.node_hours.value
+    ]
+    assert {one.global_batch_size for one in same} > {batch}
+    assert min(one.global_batch_size for one in same) == batch
+    smaller = [one for one in found.better if one.global_batch_size < batch]
+    assert bool(smaller) == (changes.get("images") == 1_300_000), "64 GPUs may need an hour"
+
+
+def test_an_unknown_accuracy_is_named_with_the_batch_from_which_the_paper_lost_some(
+    answer: Answer,
+) -> None:
+    def line(found: Advice, word: str) -> list[str]:
+        lines = render.text(found).splitlines()
+        return [one for one in lines if one.startswith(word) and "unknown" in one]
+
+    large, small = answer(deadline=1.0, images=2_000_000), answer(deadline=1.0, epochs=10)
+    for found, word, words in (
+        (large, "warning", "90 epochs of 2,000,000 images"),
+        (small, "accuracy", "10 epochs of 1,281,167 images"),
+        (answer(gpus=1024, epochs=10), "warning", "batch 65,536"),
+    ):
+        (one,) = line(found, word)
+        assert words in one
+        assert "from batch 8,192 on" in one
+    assert "unknown" not in render.text(answer(deadline=1.0))
+
+
+def test_a_smaller_batch_may_cost_five_percent_more(answer: Answer, make_run: MakeRun) -> None:
+    for seconds, batch in ((10.0, 16), (10.3, 8), (12.0, 4)):
+        measure(make_run, 2, seconds, local_batch_size=batch)
+    found = answer(HERE, deadline=1.0, **SAMPLE)
+    assert found.advised.global_batch_size == 16
+    assert answer(HERE, gpus=2, **SAMPLE).advised.global_batch_size == 32, "the fastest"
 
 
 def test_without_a_deadline_the_fastest_is_advised(answer: Answer) -> None:

@@ -59,7 +59,9 @@ def draw(points: pd.DataFrame) -> Figure:
         [
             f"{points['request'].iloc[0]}.",
             "Bands: stated bounds, or the 90 % band of one run; training alone.",
-            *(["Between two known batches, accuracy is the range of both."] * (len(panels) > 1)),
+            "Between two known batches, accuracy is the range of both."
+            if len(panels) > 1
+            else "The accuracy is unknown.",
         ],
     )
     _time(axes[0], points, looks)
@@ -75,7 +77,9 @@ def _advised(points: pd.DataFrame) -> str:
         return "No configuration meets the limits"
     row, finding = advised.iloc[0], "takes "
     if _has_limits(points):
-        best = "" if pd.isna(row["limit_deadline"]) else " at the least cost"
+        costs = points.loc[points["limits"] == "met", "node_hours"]
+        cheapest = pd.notna(row["limit_deadline"]) and row["node_hours"] <= costs.min()
+        best = " at the least cost" if cheapest else ""
         finding = f"meets the limits{best}: " if row["limits"] == "met" else "may meet the limits: "
     return (
         f"{_name(row)} on {row['world_size']} GPUs {finding}"
