@@ -37,7 +37,7 @@ from ddl_tools.analysis.tables import (
     write_tables,
 )
 from ddl_tools.records.ledger import find_study, former_folders
-from ddl_tools.records.paths import Tree
+from ddl_tools.records.paths import NAME_RESULTS, Tree, existing
 
 PAPER = "paper"  # the folder of what only the paper states
 
@@ -74,13 +74,8 @@ def redraw(
     `RecordError` if there is no such tree or study, or something cannot be written. `DataError` if
     the paper's numbers are missing.
     """
-    if not (tree.runs.is_dir() or tree.probes.is_dir()):
-        there = f"{tree.root} holds no runs/"
-        missing = f"there is no folder of results {tree.root}"
-        raise RecordError(
-            f"{there if tree.root.is_dir() else missing}; name one that holds runs/, or measure "
-            "something first: ddl study run laptop"
-        )
+    if not (existing(tree).runs.is_dir() or tree.probes.is_dir()):
+        raise RecordError(f"{tree.root} holds no runs/; {NAME_RESULTS}")
     present = tree.studies()
     if unknown := [name for name in studies if name not in present]:
         raise RecordError(

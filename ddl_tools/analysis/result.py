@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddl_core.errors import RecordError
 from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, has_answer
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import counts, runs_table, windows_table
-from ddl_tools.records.paths import Tree, committed
+from ddl_tools.records.paths import Tree, committed, existing
 
 pd.set_option("display.max_colwidth", None)  # notebooks show whole names
 
@@ -56,9 +55,7 @@ class Result:
 
 def tree_of(results: str) -> Tree:
     """Return the records of a folder, of "" the committed ones; `RecordError` if it is missing."""
-    if results and not Path(results).is_dir():
-        raise RecordError(f"there is no folder of results {Path(results).resolve()}")
-    return Tree(Path(results).resolve()) if results else committed()
+    return existing(Tree(Path(results).resolve())) if results else committed()
 
 
 def load(name: str, results: str = "", study: str = "") -> Result:

@@ -14,7 +14,7 @@ from ddl_core.errors import NotInstalledError, RecordError
 from ddl_core.registry import LOADERS, MODELS
 from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FILE, FOLDER, tree_of
-from ddl_tools.records.paths import REPORT, ProbeFiles, Tree, committed, results
+from ddl_tools.records.paths import REPORT, ProbeFiles, Tree, committed, existing, results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -226,7 +226,7 @@ def advise(
         machine = core.Machine.here()
     sizes = {"max_gpus": max_gpus, "gpus": gpus}
     request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, **sizes)
-    found = core.advise(request, Tree(root.resolve()) if root else committed())
+    found = core.advise(request, existing(tree_of(root)) if root else committed())
     click.echo(render.text(found))
     click.echo(f"\n{render.table(found)}")
     if stem:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from ddl_core.errors import RecordError
+
 PROJECT = Path(__file__).resolve().parents[2]
 STUDIES = PROJECT / "studies"
 NOTEBOOKS = PROJECT / "notebooks"
@@ -15,6 +17,9 @@ RESULT_PAGES = PROJECT / "docs" / "results"
 PAPER = PROJECT / "data" / "paper"
 PUBLISHED = PROJECT / "data" / "published"
 SEEDS = PROJECT / "data" / "seeds"
+
+NAME_RESULTS = "name one that holds runs/, or measure something first: ddl study run laptop"
+"""What to do about a wrong folder of results."""
 
 
 class RunFiles:
@@ -118,6 +123,13 @@ def results() -> Tree:
 def results_words(tree: Tree) -> list[str]:
     """Return the words of a command that name a tree; none for the default one."""
     return [] if tree.root == results().root else ["--results", str(tree.root)]
+
+
+def existing(tree: Tree) -> Tree:
+    """Return a tree to read from; `RecordError` if its folder does not exist."""
+    if not tree.root.is_dir():
+        raise RecordError(f"there is no folder of results {tree.root}; {NAME_RESULTS}")
+    return tree
 
 
 def _named_by(variable: str) -> Path | None:

@@ -75,6 +75,7 @@ def test_a_run_has_an_option_for_every_field() -> None:
         ("study publish nothing", "no runs of study 'nothing'"),
         ("study verify nothing", "run `ddl study run nothing` first"),
         ("figures --results nowhere", "there is no folder of results"),
+        ("advise --site juwels_booster --gpus 4 --results nowhere", "there is no folder of res"),
     ],
 )
 def test_bad_input_ends_with_1_and_one_message(
