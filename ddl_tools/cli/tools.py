@@ -10,7 +10,7 @@ import click
 from tqdm import tqdm
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import NotInstalledError, RecordError
+from ddl_core.errors import NotInstalledError, RecordError, SpecError
 from ddl_core.registry import LOADERS, MODELS
 from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FILE, FOLDER, tree_of
@@ -170,6 +170,17 @@ def report(root: Path | None, folder: Path | None) -> None:
     click.echo(f"open {index} in a browser, or send the folder {index.parent}")
 
 
+def _accuracy(
+    context: click.Context, parameter: click.Parameter, percent: float | None
+) -> float | None:
+    from ddl_tools.scaling.options import Limits
+
+    try:
+        return Limits(accuracy=percent).accuracy
+    except SpecError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command()
 @click.option("--site", "site_name", metavar="SITE",
               help="Machine: a name from slurm/, or a path. [default: this one]")  # fmt: skip
@@ -184,7 +195,8 @@ def report(root: Path | None, folder: Path | None) -> None:
 @click.option("--deadline", type=_ABOVE_0, metavar="HOURS", help="Longest training time.")
 @click.option("--node-hours", type=_ABOVE_0, metavar="N", help="Most node-hours of training.")
 @click.option("--accuracy", type=common.Number(0, 100, min_open=True), metavar="PERCENT",
-              help="Lowest top-1 accuracy.")  # fmt: skip
+              callback=_accuracy, help="Lowest top-1 accuracy in percent, e.g. 75 and not 0.75."
+              )  # fmt: skip
 @click.option("--max-gpus", type=click.IntRange(1, 2**20), metavar="N",
               help="Largest number of GPUs (ranks). [default: a site 1024, this machine all]"
               )  # fmt: skip

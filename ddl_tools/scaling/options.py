@@ -26,8 +26,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         positive(**self.set())
-        if self.accuracy is not None and self.accuracy > 100:
-            raise SpecError(f"accuracy={self.accuracy!r} has to be at most 100 percent")
+        if self.accuracy is not None and not 1 < self.accuracy <= 100:
+            raise SpecError(
+                f"accuracy={self.accuracy!r} has to be above 1 and at most 100: it is in percent, "
+                "e.g. 75 and not 0.75"
+            )
 
     def set(self) -> dict[str, float]:
         """Return the limits that there are, by name."""

@@ -57,3 +57,9 @@ def test_what_cannot_be_answered_ends_with_status_1(words: list[object], told: s
 def test_absurd_values_are_refused_by_name(words: list[object]) -> None:
     result = ddl("advise", "--site", "juwels_booster", *words, status=2)
     assert str(words[0]) in result.output
+
+
+def test_a_fraction_is_no_accuracy_in_percent() -> None:
+    result = ddl("advise", "--site", "juwels_booster", "--accuracy", 0.75, status=2)
+    assert "0.75" in result.output
+    assert "percent" in result.output

@@ -97,6 +97,8 @@ def test_the_nearest_meets_the_other_limits_if_any_does() -> None:
         ({"node_hours": 0.0}, "node_hours=0.0"),
         ({"deadline": float("nan")}, "deadline=nan"),
         ({"accuracy": 101.0}, "accuracy=101.0"),
+        ({"accuracy": 0.75}, "accuracy=0.75 .* percent"),
+        ({"accuracy": 1.0}, "accuracy=1.0 .* percent"),
     ],
 )
 def test_wrong_limits_are_refused_by_name(limits: dict[str, float], said: str) -> None:
