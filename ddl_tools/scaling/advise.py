@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from ddl_core.config import IMAGENET_TRAIN_IMAGES
 from ddl_core.errors import DataError, SpecError
-from ddl_core.registry import check_name
+from ddl_core.registry import check_name, title
 from ddl_tools.gpus import listed
+from ddl_tools.labels import phrase
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.provenance import host
 from ddl_tools.scaling import measured, paper
@@ -65,6 +66,7 @@ class Machine:
 class Request:
     """A training and its limits. ``images`` of an epoch; None: ImageNet's.
 
+    With other ``images`` than ImageNet's, ``dataset="imagenet"`` stands for images as large as its.
     ``gpus``: advice for this number of ranks alone, for which there may be no limit.
     """
 
@@ -104,6 +106,15 @@ class Request:
         return self.images or IMAGENET_TRAIN_IMAGES
 
     @property
+    def title(self) -> str:
+        """Network, data set, epochs and images in words."""
+        model, images = title("model", self.model), f"{self.epoch_images:,} images"
+        if self.dataset == "imagenet" and self.epoch_images != IMAGENET_TRAIN_IMAGES:
+            return f"{model}, {self.epochs} epochs of {images} as large as ImageNet's"
+        data = phrase("dataset", self.dataset)
+        return f"{model} on {data}, {self.epochs} epochs of {images}"
+
+    @property
     def sizes(self) -> list[int]:
         """Numbers of ranks to look at, whole nodes of a site; may be none."""
         if self.gpus is None:
@@ -140,13 +151,11 @@ def advise(request: Request, tree: Tree) -> Advice:
 
     `DataError` if nothing is known of what is asked, or no option meets the limits.
     """
-    runs = measured.trained(tree, request.model, request.dataset)
-    known = measured.configurations(runs, tree)
-    stated = paper.configurations(request.model) if request.dataset == "imagenet" else []
     machine = request.machine
-    usable = [one for one in [*known, *stated] if machine.owns(one)]
+    runs, known = _known(request.model, request.dataset, tree)
+    usable = [one for one in known if machine.owns(one)]
     if not usable:
-        raise DataError(_nothing_known(request, sorted({one.machine for one in [*known, *stated]})))
+        raise DataError(_nothing_known(request, known, tree))
     accuracy = of_records(runs, request.epochs)
     if accuracy is None and request.epoch_images == IMAGENET_TRAIN_IMAGES:
         accuracy = of_paper(request.model, request.dataset, request.epochs)
@@ -162,8 +171,17 @@ def advise(request: Request, tree: Tree) -> Advice:
     return _decide(request, found, accuracy)
 
 
-def _nothing_known(request: Request, others: Sequence[str]) -> str:
-    machine = request.machine
+def _known(
+    model: str, dataset: str, tree: Tree
+) -> tuple[Sequence[measured.Measured], Sequence[Configuration]]:
+    """Return the runs of a network on a data set, and what is known from them and the paper."""
+    runs = measured.trained(tree, model, dataset)
+    stated = paper.configurations(model) if dataset == "imagenet" else []
+    return runs, [*measured.configurations(runs, tree), *stated]
+
+
+def _nothing_known(request: Request, known: Sequence[Configuration], tree: Tree) -> str:
+    machine, others = request.machine, sorted({one.machine for one in known})
     study, how = (
         ("juwels_booster.yaml with few nodes", f"submit FILE --site {machine.name}")
         if machine.name
@@ -174,6 +192,20 @@ def _nothing_known(request: Request, others: Sequence[str]) -> str:
         f"no measurement of {request.model} on {request.dataset} on {machine.title}; {elsewhere}. "
         f"Measure first, on at least two numbers of ranks, by a copy of studies/{study}, that "
         f"network and that data set: `ddl study {how}`, then `ddl advise --results results`"
+        f"{_with_rates_of_imagenet(request, tree)}"
+    )
+
+
+def _with_rates_of_imagenet(request: Request, tree: Tree) -> str:
+    """Return how to ask for an answer by ImageNet's rates; empty if these are unknown as well."""
+    if request.dataset == "imagenet":
+        return ""
+    _, known = _known(request.model, "imagenet", tree)
+    if not any(map(request.machine.owns, known)):
+        return ""
+    return (
+        ". Or leave out --dataset (in Python dataset='imagenet'): the answer is then for "
+        f"{request.epoch_images:,} images as large as ImageNet's"
     )
 
 

@@ -1,7 +1,7 @@
 """Advice as text, and as rows for the notebook and the figure."""
 
 from ddl_core.registry import title
-from ddl_tools.labels import phrase, plural
+from ddl_tools.labels import plural
 from ddl_tools.markdown import aligned
 from ddl_tools.scaling.accuracy import MARGIN
 from ddl_tools.scaling.advise import SAME_COST, UNITS, Advice, risks_accuracy
@@ -98,10 +98,7 @@ def request(advice: Advice) -> str:
     of = advice.request
     conditions = [f"{plural(of.gpus, 'GPU')} (ranks)"] if of.gpus else []
     conditions += [_limit(name, value) for name, value in of.limits.set().items()]
-    return (
-        f"{title('model', of.model)} on {phrase('dataset', of.dataset)}, {of.epochs} "
-        f"epochs of {of.epoch_images:,} images, on {of.machine.title}; {', '.join(conditions)}"
-    )
+    return f"{of.title}, on {of.machine.title}; {', '.join(conditions)}"
 
 
 def _limit(name: str, value: float) -> str:

@@ -116,6 +116,23 @@ def test_a_smaller_batch_may_cost_five_percent_more(answer: Answer, make_run: Ma
     assert answer(HERE, gpus=2, **SAMPLE).advised.global_batch_size == 32, "the fastest"
 
 
+def test_other_images_are_not_called_imagenet(answer: Answer) -> None:
+    for images, named in ((None, True), (IMAGENET_TRAIN_IMAGES, True), (2_000_000, False)):
+        asked = render.request(answer(deadline=1.0, images=images))
+        assert ("on ImageNet" in asked) == named
+        assert f"{images or IMAGENET_TRAIN_IMAGES:,} images" in asked
+
+
+def test_without_measurements_of_a_data_set_the_rates_of_imagenet_are_named(answer: Answer) -> None:
+    asked: dict[str, Any] = {"deadline": 1.0, "images": 2_000_000}
+    with pytest.raises(DataError, match=r"no measurement of .* mine .*leave out --dataset"):
+        answer(dataset="mine", **asked)
+    assert answer(dataset="imagenet", **asked).certain
+    with pytest.raises(DataError, match="no measurement") as refused:
+        answer(Machine("", "B", 2), dataset="mine", **asked)
+    assert "ImageNet" not in str(refused.value), "there, its rates are unknown as well"
+
+
 def test_without_a_deadline_the_fastest_is_advised(answer: Answer) -> None:
     found = answer(accuracy=70.0)
     assert found.advised.deadline.value == min(one.deadline.value for one in met(found))
