@@ -17,11 +17,13 @@ import pandas as pd
 
 from benchmarks.interleaved import CLOCKS, RESULTS, interval, judged, shown
 from ddl_tools.analysis.estimates import middle
+from ddl_tools.analysis.figures import advice as figure_of_advice
 from ddl_tools.markdown import table
 from ddl_tools.markdown import written as blocks_written
 from ddl_tools.records.paths import FIGURES
 from ddl_tools.scaling import amdahl, paper
 from ddl_tools.scaling import emulated as scaling_emulated
+from ddl_tools.scaling.configuration import Span
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."
@@ -320,12 +322,12 @@ def constant() -> str:
 
 def advice() -> str:
     """Return the options that docs/how-to/choose-a-stack.md shows, of one strategy and loader."""
-    points = pd.read_csv(FIGURES / "paper" / "advice.csv")
+    points = figure_of_advice.points()
     points = points[(points["strategy"] == "ddp") & (points["loader"] == "dali_cpu")]
     rows = []
     for _, row in points.sort_values("world_size").iterrows():
         spans = [
-            f"{row[name]:.3g} [{row[f'{name}_low']:.3g}, {row[f'{name}_high']:.3g}]"
+            str(Span(*(row[f"{name}{end}"] for end in ("", "_low", "_high"))))
             for name in ("hours", "node_hours", "accuracy")
         ]
         rows.append([row["world_size"], *spans, row["limits"]])

@@ -2,10 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from benchmarks import interleaved, report
+from ddl_tools.analysis.figures.advice import EXAMPLE
+from ddl_tools.records.paths import Tree
+from ddl_tools.scaling.advise import advise
 
 RESULTS = sorted(interleaved.RESULTS.glob("*.json"))
 
@@ -24,6 +28,15 @@ def test_texts_quote_the_stored_results(name: str) -> None:
     text = (report.PROJECT / name).read_text()
     assert "<!-- results: " in text
     assert report.written(text) == text, "run: python -m benchmarks.report"
+
+
+def test_the_table_of_options_has_the_numbers_of_the_command(tmp_path: Path) -> None:
+    found = advise(EXAMPLE, Tree(tmp_path)).options
+    lines = report.advice().splitlines()
+    for one in found:
+        if (one.configuration.strategy, one.configuration.loader) == ("ddp", "dali_cpu"):
+            cells = f"| {one.ranks} | {one.deadline} | {one.node_hours} | {one.accuracy} |"
+            assert any(line.startswith(cells) for line in lines)
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)

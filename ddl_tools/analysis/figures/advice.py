@@ -1,6 +1,5 @@
 """Advice: time over GPUs with the limits, and accuracy over global batch."""
 
-import re
 from typing import Any
 
 import pandas as pd
@@ -34,10 +33,10 @@ def points() -> pd.DataFrame:
 
 
 def points_of(advice: Advice) -> pd.DataFrame:
-    """Return the options of an answer; numbers have four digits."""
+    """Return the options of an answer."""
     table = pd.DataFrame(render.rows(advice))
-    numbers = [name for name in table if re.match("hours|node_hours|accuracy|limit_", str(name))]
-    return table.assign(**table[numbers].astype(float).map(lambda value: float(f"{value:.4g}")))
+    may_lack = table.filter(regex="^(accuracy|limit_)")
+    return table.assign(**may_lack.astype(float))
 
 
 @styled

@@ -5,6 +5,7 @@ import pytest
 from ddl_tools.analysis.figures import advice
 from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.records.paths import Tree
+from ddl_tools.scaling import render
 from ddl_tools.scaling.advise import Request, advise
 from ddl_tools.scaling.options import Limits
 
@@ -29,6 +30,14 @@ def test_options_limits_and_the_advised_one_are_drawn() -> None:
     assert any(set(line.get_ydata()) == {1.0} for line in time.lines)
     assert any(set(line.get_ydata()) == {75.0} for line in accuracy.lines)
     assert f"on {advised['world_size']} GPUs" in title_of(figure)
+
+
+def test_numbers_are_those_of_the_command(tmp_path: Path) -> None:
+    """One rounding, of the text: four digits before it made 7.04 of 7.0450."""
+    found = advise(advice.EXAMPLE, Tree(tmp_path))
+    points = advice.points_of(found)
+    hours = [row["hours"] for row in render.rows(found)]
+    assert list(points["hours"].map("{:.3g}".format)) == [f"{one:.3g}" for one in hours]
 
 
 def test_without_limits_the_title_says_what_the_number_of_gpus_takes(tmp_path: Path) -> None:
