@@ -23,6 +23,7 @@ from ddl_tools.markdown import written as blocks_written
 from ddl_tools.records.paths import FIGURES
 from ddl_tools.scaling import amdahl, paper
 from ddl_tools.scaling import emulated as scaling_emulated
+from ddl_tools.scaling.communication import Exchange, Network, exposed_s, resnet
 from ddl_tools.scaling.configuration import Span
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -40,6 +41,8 @@ OTHERS = (
     "slurm_faults",
 )
 EMULATED = ("emulated_cluster", "emulated_horovod")
+# Of the example on docs/explanation/scaling-model.md.
+LINKS = Network(20e9, 5e-6, 200e9, 1e-6, gpus_per_node=4, algorithm="fastest")
 TRAINING = "training and evaluation"  # the part of a run that is no cost
 
 
@@ -306,6 +309,24 @@ def error() -> str:
     )
 
 
+def calculated() -> str:
+    """Return the calculated and the stated loss of a step of ResNet50 on 1024 GPUs, by DDP."""
+    step_s = paper.base_step_s("resnet50")
+    assert step_s is not None
+    exchange = Exchange(resnet("resnet50"), "ddp")
+    (stated,) = (
+        one for one in paper.stated("resnet50", "ddp", "dali_cpu") if one.statement == "E02"
+    )
+    (exposed,) = exposed_s(exchange, step_s, LINKS, [stated.ranks])
+    lost = step_s * (1 / stated.value - 1)
+    return (
+        f"On {stated.ranks} GPUs with the links above, the calculator gives PyTorch-DDP "
+        f"{1000 * exposed:.1f} ms of exposed communication a step of ResNet50 (E = "
+        f"{step_s / (step_s + exposed):.2f}). The paper's E = {stated.value:.2f} means that a step "
+        f"of {1000 * step_s:.0f} ms loses {1000 * lost:.1f} ms ([C9](../results/paper.md))."
+    )
+
+
 def constant() -> str:
     """Return the constant per epoch by Amdahl's law, by stated efficiency on 1024 GPUs."""
     rows = []
@@ -370,6 +391,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "where": where,
     "validation": validation,
     "error": error,
+    "calculated": calculated,
     "constant": constant,
     "advice": advice,
     "emulated": emulated,

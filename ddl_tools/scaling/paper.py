@@ -45,6 +45,12 @@ def base_time_s(model: str) -> float | None:
     return next((float(row["value"]) for row in rows if int(row["world_size"]) == BASE), None)
 
 
+def base_step_s(model: str) -> float | None:
+    """Return the seconds of a step on 4 GPUs by `base_time_s`."""
+    base = base_time_s(model)
+    return base and base * BASE * BATCH_SIZE / (EPOCHS * IMAGENET_TRAIN_IMAGES)
+
+
 def _times(model: str) -> list[Row]:
     """Return the stated times of a network; a bound of a time (C3) is none."""
     rows = _about(model, read_rows(PAPER / "runtime.csv"))

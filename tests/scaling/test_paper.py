@@ -10,6 +10,7 @@ from ddl_tools.scaling.configuration import Configuration
 from ddl_tools.scaling.paper import (
     BASE,
     EPOCHS,
+    base_step_s,
     base_time_s,
     configurations,
     efficiency_range,
@@ -80,6 +81,13 @@ def test_times_by_hand() -> None:
     assert hours.high == pytest.approx(13.5 * 4 / 64 / 0.85)
     assert hours.value == pytest.approx((hours.low * hours.high) ** 0.5), "the geometric mean"
     assert one.hours(4, IMAGES)[1:] == pytest.approx((12.5, 13.5))
+
+
+def test_a_step_by_hand() -> None:
+    step = base_step_s("resnet50")
+    derived = {row["statement"]: float(row["value"]) for row in read_rows(PAPER / "derived.csv")}
+    assert step * (1 / 0.76 - 1) == pytest.approx(derived["D29"], rel=1e-5)
+    assert base_step_s("resnet101") is None
 
 
 def test_efficiency_ranges() -> None:
