@@ -149,6 +149,11 @@ def test_shows_the_runs_of_a_folder(path, figures, words, tree, laptop, show) ->
 
 
 @pytest.mark.notebook
+def test_wrong_limits_are_answered_in_words(show: Show) -> None:
+    assert_shows(show(ADVISE, accuracy=0.75), 0, "accuracy=0.75", "percent")
+
+
+@pytest.mark.notebook
 def test_shows_the_memory_of_a_folder(tree, make_run, show) -> None:  # noqa: F811
     made(make_run, "ddp", 9.0, 1.5)
     made(make_run, "fsdp", 9.0, 0.25)

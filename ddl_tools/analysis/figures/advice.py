@@ -77,7 +77,7 @@ def _advised(points: pd.DataFrame) -> str:
     row, finding = advised.iloc[0], "takes "
     if _has_limits(points):
         costs = points.loc[points["limits"] == "met", "node_hours"]
-        cheapest = pd.notna(row["limit_deadline"]) and row["node_hours"] <= costs.min()
+        cheapest = pd.notna(row["limit_deadline"]) and row["node_hours"] <= (1 + 1e-9) * costs.min()
         best = " at the least cost" if cheapest else ""
         finding = f"meets the limits{best}: " if row["limits"] == "met" else "may meet the limits: "
     return (
