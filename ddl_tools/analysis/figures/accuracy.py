@@ -29,6 +29,7 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import frame, handles, panel_figure, styled
+from ddl_tools.analysis.plot.rows import interval
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.tables import not_emulated
 from ddl_tools.labels import NAMES, REPEATS, plural
@@ -214,18 +215,23 @@ def _published(paper: Paper) -> pd.DataFrame:
 
 
 def lost(points: pd.DataFrame) -> pd.DataFrame:
-    """Return how much mean V each way to learn loses from its smallest to its largest batch.
+    """Return how much V each way to learn loses from its smallest to its largest batch.
 
-    One row per panel and way to learn, the smallest loss first in each study. Batches of which all
-    runs were lost do not count: ``to_batch`` is the last one that counts.
+    One row per panel and way to learn, the smallest loss first in each study: the mean difference,
+    by seed where possible, low and high its 95 % interval (n of `LEAST_SHOWN` or more). Batches of
+    which all runs were lost do not count: ``to_batch`` is the last one that counts.
     """
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
-    ends = ours.sort_values("global_batch_size").groupby(["study", "panel", "label"]).agg(
-        from_batch=("global_batch_size", "first"), to_batch=("global_batch_size", "last"),
-        first=("value", "first"), last=("value", "last"),
-    )  # fmt: skip
-    table = ends.reset_index()
-    table["lost"] = table["first"] - table["last"]
+    names = ["study", "panel", "label"]
+    rows = []
+    for name, own in ours.sort_values("global_batch_size").groupby(names):
+        first, last = own.iloc[[0, -1]].to_dict("records")
+        gap = _gap(first, last)
+        ends = (np.log(gap.low), np.log(gap.high)) if gap.n >= estimates.LEAST_SHOWN else ()
+        sizes = (one["global_batch_size"] for one in (first, last))
+        rows.append((*name, *sizes, gap.n, gap.log_mean, *(ends or (np.nan, np.nan))))
+    names += ["from_batch", "to_batch", "n", "lost", "low", "high"]
+    table = pd.DataFrame(rows, columns=names)
     return table.sort_values(["study", "lost"], ignore_index=True)
 
 
@@ -380,7 +386,7 @@ _FIRST, _LAST = "exponential", "cosine"
 def differences(points: pd.DataFrame) -> pd.DataFrame:
     """Return by how much V of SGD differs from its cosine schedule, at each batch of a study.
 
-    Pairs of runs of one seed; low and high are the 95 % interval of the mean difference, p is
+    By seed where possible; low and high are the 95 % interval of the mean difference, p is
     two-sided. A row is a study, an evaluation, a batch and a label of SGD or of another optimiser.
     """
     rows = []
@@ -407,9 +413,12 @@ def _by_seed(row: dict[str, Any]) -> pd.Series:
 
 
 def _gap(one: dict[str, Any], other: dict[str, Any]) -> Estimate:
-    """Return e to the mean difference of V of two rows, pairs of runs of one seed."""
-    pairs = pd.concat([_by_seed(one), _by_seed(other)], axis=1, join="inner")
-    return estimates.paired_ratio(np.exp(pairs[0]), np.exp(pairs[1]))
+    """Return e to the mean difference of V of two rows: in pairs of one seed, else of all runs."""
+    above, below = (np.exp(_by_seed(row)) for row in (one, other))
+    seeds = above.index.intersection(below.index)
+    if seeds.empty:
+        return estimates.unpaired_ratio(above, below)
+    return estimates.paired_ratio(above[seeds], below[seeds])
 
 
 def answers(points: pd.DataFrame) -> list[str]:
@@ -420,14 +429,22 @@ def answers(points: pd.DataFrame) -> list[str]:
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     first, batch = ours["global_batch_size"].min(), ours["global_batch_size"].max()
     costs = lost(points).merge(ours[["panel", "evaluation"]].drop_duplicates())
-    costs = costs[(costs["from_batch"] == first) & (costs["evaluation"] == RUNNING)]
-    texts, worse = [], []
+    costs = costs[(costs["from_batch"] == first) & (costs["evaluation"] == RUNNING)].copy()
+    shares = ["lost", "low", "high"]
+    costs[shares] *= 100
+    worse = []
     for row in costs.to_dict("records"):
         own = ours[(ours["panel"] == row["panel"]) & (ours["label"] == row["label"])]
-        texts.append(f"{row['label']} {100 * row['lost']:.1f}")
         worse.append(f"{row['label']} {_worse_from(own) or 'none'}")
+    costs = costs[costs["to_batch"] == batch]
+    texts = [
+        f"{row['label']} {row['lost']:.1f}{interval(row, '{:.1f}')}"
+        for row in costs.to_dict("records")
+    ]
+    how = ", ".join(filter(None, ["by seed where possible", captions.counted("n", costs["n"])]))
     return [
-        f"From batch {first} to {batch}, points of accuracy lost: {'; '.join(texts)}.",
+        f"Points of accuracy lost from batch {first} to {batch} ({how}): "
+        f"{'; '.join(texts) or 'none'}.",
         f"Conclusively worse than batch {first} from this batch on: {'; '.join(worse)}.",
         *_different(differences(points), batch),
     ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from scipy import stats
 
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import accuracy
@@ -101,6 +102,42 @@ def test_loss_is_up_to_the_largest_batch_that_did_not_diverge(points: pd.DataFra
     assert table["to_batch"].to_dict()["SGD, cosine"] == 16
 
 
+def test_loss_is_the_mean_of_pairs_of_one_seed_with_its_interval(
+    make_run: MakeRun, tree: Tree
+) -> None:
+    """The largest batch has a seed more, which is in no pair; two pairs show no interval."""
+    smaller = {"step": (0.80, 0.82, 0.84), "cosine": (0.80, 0.82)}
+    larger = {"step": (0.50, 0.51, 0.55, 0.10), "cosine": (0.50, 0.51)}
+    for values, accumulation in ((smaller, 1), (larger, 20)):
+        for schedule, ends in values.items():
+            for repeat, end in enumerate(ends):
+                fields = STUDY | {"schedule": schedule, "repeat": repeat}
+                make_run(rows=curve([0.1, end]), accumulation=accumulation, **fields)
+    table = accuracy.lost(measured(tree)).set_index("label")
+    half = T_2 * 0.01 / math.sqrt(3)  # of 0.30, 0.31 and 0.29
+    wanted = (0.30, 0.30 - half, 0.30 + half)
+    assert tuple(table.loc["SGD, step", ["lost", "low", "high"]]) == pytest.approx(wanted)
+    assert table.loc["SGD, cosine", "lost"] == pytest.approx(0.305)
+    assert table.loc["SGD, cosine", ["low", "high"]].isna().all()
+    assert "SGD, step 30.0 [27.5, 32.5]; SGD, cosine 30.5." in accuracy.answers(measured(tree))[0]
+
+
+def test_loss_without_a_common_seed_is_of_the_means(make_run: MakeRun, tree: Tree) -> None:
+    for accumulation, begin, ends in ((1, 0, (0.80, 0.82, 0.84)), (20, 3, (0.50, 0.51, 0.55))):
+        for schedule in ("step", "cosine"):
+            for repeat, end in enumerate(ends, begin):
+                fields = STUDY | {"schedule": schedule, "repeat": repeat}
+                make_run(rows=curve([0.1, end]), accumulation=accumulation, **fields)
+    one = accuracy.lost(measured(tree)).iloc[0]
+    test = stats.ttest_ind((0.80, 0.82, 0.84), (0.50, 0.51, 0.55), equal_var=False)
+    interval = test.confidence_interval()
+    assert tuple(one[["lost", "low", "high"]]) == pytest.approx((0.30, *interval))
+
+
+def test_the_loss_to_a_batch_is_of_those_that_did_not_diverge_there(points: pd.DataFrame) -> None:
+    assert "SGD, cosine" not in accuracy.answers(points)[0]
+
+
 def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -> None:
     assert set(configuration_table(runs)["study"]) == {"laptop"}
     assert set(accuracy.made(runs)["study"]) == {"accuracy_tiny"}
@@ -188,7 +225,8 @@ def test_answers_name_the_batch_from_which_on_all_are_worse(make_run: MakeRun, t
                 fields = STUDY | {"schedule": schedule, "repeat": repeat}
                 make_run(rows=curve([0.2, value]), accumulation=accumulation, **fields)
     assert accuracy.answers(measured(tree)) == [
-        "From batch 16 to 128, points of accuracy lost: SGD, step 0.0; SGD, cosine 30.0.",
+        "Points of accuracy lost from batch 16 to 128 (by seed where possible, n = 3): SGD, step "
+        "0.0 [0.0, 0.0]; SGD, cosine 30.0 [30.0, 30.0].",
         "Conclusively worse than batch 16 from this batch on: SGD, step none; SGD, cosine 64.",
         "Conclusively different from SGD, cosine at batch 128: SGD, step +30.0 points "
         "[+30.0, +30.0] with running statistics; others are inconclusive.",
