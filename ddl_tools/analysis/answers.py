@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from ddl_tools.analysis.figures import comparison, shares
-from ddl_tools.analysis.figures.accuracy import PRECISE, answers, lost
-from ddl_tools.analysis.plot import style
-from ddl_tools.analysis.plot.captions import span
+from ddl_tools.analysis.figures.accuracy import answers, lost
+from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.rows import named, ratio_text
 from ddl_tools.analysis.plot.style import three_digits
 
@@ -47,7 +46,6 @@ _HEADS = {
     "hours": "time (h)",
     "node_hours": "cost (node-hours)",
     "accuracy": "top-1 accuracy (%)",
-    "precise": "the same, statistics estimated anew (%)",
     "share": "share of the bound",
     "allreduce": "all-reduce (%)",
     "io": '"I/O" (%)',
@@ -62,7 +60,8 @@ _HEADS = {
 class Answer:
     """How the points of a figure become a table and sentences.
 
-    `columns` are those of the table, separated by spaces. `rows` chooses the rows, the best first.
+    `columns` are those of the table, separated by spaces; if empty, all of `rows`. `rows` chooses
+    the rows, the best first.
     `value` is the heading of the column of this name. `line` is the sentence on a row, with the
     names of columns: sentences are on the first two rows and the last, if `say` has no others.
     """
@@ -88,7 +87,7 @@ class Answer:
         heads = _HEADS | {"value": self.value}
         texts = {
             heads.get(name, name): [_text(row, name) for row in rows]
-            for name in self.columns.split()
+            for name in self.columns.split() or map(str, rows[0])
         }
         table = pd.DataFrame(texts, dtype=str)
         return table.loc[:, (table != "").any()]
@@ -242,7 +241,7 @@ def _kernels(points: Points) -> list[str]:
     wide = _kernel_table(points[~points["suspect"]])
     falls = wide.groupby("line")["allreduce"].diff().dropna() < 0
     fractions = (wide["io"] / wide["cudnn"]).dropna().groupby(wide["line"].str.split(", ").str[-1])
-    texts = [f"{network} {span(values)}" for network, values in fractions]
+    texts = [f"{network} {captions.span(values)}" for network, values in fractions]
     return [
         f'"I/O" relative to cuDNN, with both loaders: {"; ".join(texts)}. A loading time would '
         "depend on the loader.",
@@ -311,24 +310,30 @@ def _losses(points: Points) -> list[str]:
     if lost(points).empty:
         stated = points[points["source"] == "stated"].groupby("global_batch_size")["value"]
         return [
-            f"The paper states {span(100 * values, '{:.0f}')} % for a batch of {batch:,}."
+            f"The paper states {captions.span(100 * values, '{:.0f}')} % for a batch of {batch:,}."
             for batch, values in stated
         ]
     return answers(points)
 
 
-def _ends_of_batches(points: Points) -> Points:
-    """Return the smallest and the largest batch, with the second evaluation as `precise`."""
+def _by_batch(points: Points) -> Points:
+    """Return a row per way to learn and evaluation, with a column for each batch.
+
+    The ways with the most batches come first.
+    """
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     shown = _in_percent(ours if len(ours) else points[points["source"] == "stated"])
-    sizes = shown["global_batch_size"]
-    shown = shown[sizes.isin([sizes.min(), sizes.max()])]
-    again = (shown["evaluation"] == PRECISE).fillna(False).astype(bool)
-    keys = ["study", "label", "global_batch_size", "local_batch_size"]
-    keys = [name for name in keys if name in shown]
-    columns = {name: f"precise_{name}".removesuffix("_value") for name in ("value", "low", "high")}
-    precise = shown.loc[again, [*keys, *columns]].rename(columns=columns)
-    return shown[~again].merge(precise, "left", keys)
+    sizes = sorted(shown["global_batch_size"].unique())
+    heads = {size: f"top-1 (%), batch {size}" for size in sizes}
+    rows = []
+    keys = ["study", "label", "evaluation"]
+    for name, own in shown.groupby(keys, dropna=False):
+        texts = [_text(row, "value") for row in own.to_dict("records")]
+        known = dict(zip(own["global_batch_size"].map(heads), texts, strict=True))
+        runs = captions.counted("", own["n"].dropna())
+        rows.append(dict(zip(keys, name, strict=True)) | known | {"n": runs})
+    rows.sort(key=len, reverse=True)
+    return pd.DataFrame(rows, columns=["label", "evaluation", *heads.values(), "n"])
 
 
 def _last_epochs(points: Points) -> Points:
@@ -420,12 +425,7 @@ ANSWERS = {
         _rates,
         line="Rate after epoch {epoch}: step {step}, cosine {cosine}, exponential {exponential}.",
     ),
-    "accuracy_vs_batch_size": Answer(
-        "label global_batch_size value precise updates n",
-        _ends_of_batches,
-        _ACCURACY,
-        say=_losses,
-    ),
+    "accuracy_vs_batch_size": Answer("", _by_batch, say=_losses),
     "learning_curves": Answer(
         "label global_batch_size epoch value",
         _last_epochs,

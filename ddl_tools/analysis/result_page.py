@@ -36,7 +36,7 @@ captions and tables. The numbers are in the CSV file of each figure.
 def section(name: str, points: pd.DataFrame, figure: Figure, folder: Path) -> str:
     """Return a drawn figure with the answer to its question; the files are in `folder`."""
     question, answer = QUESTIONS[name], ANSWERS[name]
-    table, rows = answer.table(points), len(answer.rows(points))
+    table, rest = answer.table(points), len(answer.rows(points)) - MOST_ROWS
     notebook = PROJECT / "notebooks" / f"{question.notebook}.ipynb"
     parts = [
         f"## {question.asks}",
@@ -44,7 +44,7 @@ def section(name: str, points: pd.DataFrame, figure: Figure, folder: Path) -> st
         f"![{title_of(figure)}]({name}.png)",
         f"*{caption_of(figure)}*",
         markdown.table(list(table), table.itertuples(index=False)),
-        *([f"The CSV file has {rows - MOST_ROWS} more rows."] if rows > MOST_ROWS else []),
+        *([f"Left out: {plural(rest, 'row')}; the CSV file has all values."] if rest > 0 else []),
         f"Files: [CSV]({name}.csv), [SVG]({name}.svg), [PDF]({name}.pdf). "
         f"How to read it: {link('notebook', notebook, folder)}.",
     ]

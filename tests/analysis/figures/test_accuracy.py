@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.questions import QUESTIONS
@@ -231,6 +232,27 @@ def test_answers_name_the_batch_from_which_on_all_are_worse(make_run: MakeRun, t
         "Conclusively different from SGD, cosine at batch 128: SGD, step +30.0 points "
         "[+30.0, +30.0] with running statistics; others are inconclusive.",
     ]
+
+
+def test_the_table_has_each_batch_of_each_way_in_both_evaluations(
+    make_run: MakeRun, tree: Tree
+) -> None:
+    """The ways with the most batches come first."""
+    for accumulation, schedules in ((1, ["step"]), (4, ["step"]), (20, ["cosine", "step"])):
+        for schedule in schedules:
+            for repeat, wobble in enumerate((-0.01, 0.0, 0.01)):
+                rows = curve([0.2, 0.8 - 0.02 * accumulation + wobble])
+                rows[-1].precise_bn_top1 = 0.8
+                fields = STUDY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
+                make_run(rows=rows, accumulation=accumulation, **fields)
+    table = ANSWERS["accuracy_vs_batch_size"].table(measured(tree))
+    batches = [f"top-1 (%), batch {size}" for size in (16, 64, 320)]
+    assert list(table) == ["configuration", "evaluation", *batches, "runs"]
+    assert table["configuration"].tolist() == ["SGD, step"] * 2 + ["SGD, cosine"] * 2
+    assert table["evaluation"].tolist() == list(accuracy.EVALUATIONS) * 2
+    assert table.loc[0, batches].tolist() == ["78.0 [75.5, 80.5]", "72.0 [69.5, 74.5]",
+                                              "40.0 [37.5, 42.5]"]  # fmt: skip
+    assert table.loc[2, batches].tolist() == ["", "", "40.0 [37.5, 42.5]"]
 
 
 def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
