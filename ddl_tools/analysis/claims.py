@@ -33,7 +33,7 @@ from ddl_core.config import RunSpec
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis import tables as records
 from ddl_tools.analysis.configurations import KEYS, ended_runs, with_settings
-from ddl_tools.analysis.estimates import ALPHA, MARGIN, Estimate
+from ddl_tools.analysis.estimates import ALPHA, MARGIN, POINT, Estimate
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.interleaving import Interleaved, Windows, over_blocks, relative
 from ddl_tools.analysis.paper import AACH, BASE_WORLD_SIZE, FORMATS, read_paper
@@ -55,7 +55,6 @@ SPEED = _TASK | {"accumulation": 1, "gpus_per_node": BASE_WORLD_SIZE, "on_cpu": 
 LEARNING = _TASK | {"model": "resnet50", "epochs": EPOCHS, "optimizer": "sgd"}
 LEARNING |= {"base_lr": 0.025, "lr_scaling": "linear"}
 
-POINT = 0.01  # accuracies are alike within one percentage point
 LAST_SMALL_WORLD = 64  # GPUs: a batch of 4,096, before the first clear drop of accuracy (A01, A02)
 EARLY = 20 / EPOCHS  # of a training: the epochs in which the curves of Fig. 9 are called alike
 # Columns that may differ besides the compared one.

@@ -18,6 +18,7 @@ LEVEL = 0.95
 ALPHA = 0.05
 # "In general below 5 %" is the spread of repeats that the paper states (captions of Figs. 3 to 7).
 MARGIN = 0.05
+POINT = 0.01  # accuracies are alike within one percentage point
 LEAST_SHOWN = 3  # observations of an interval that is shown: that of two may be wider than the axis
 
 GREATER, LESS, EQUIVALENT, INCONCLUSIVE = "greater", "less", "equivalent", "inconclusive"
@@ -123,6 +124,13 @@ def decision(estimate: Estimate, margin: float = MARGIN) -> str:
     if estimate.low > 1:
         return GREATER
     return LESS if estimate.high < 1 else INCONCLUSIVE
+
+
+def of_interval(n: int, value: float, low: float, high: float) -> Estimate:
+    """Return the estimate of n observations with this interval, of n - 1 degrees of freedom."""
+    df = n - 1 if n > 1 else math.nan
+    log_se = math.log(high / low) / (2 * _quantile(df))
+    return _estimate(n, math.log(value), log_se, df)
 
 
 def resolution(log_sd: float, n: int) -> float:

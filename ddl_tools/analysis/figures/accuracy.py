@@ -1,5 +1,6 @@
 """Accuracy over the batch, over epochs, and the time to it; and the learning rate of schedules."""
 
+import math
 from itertools import takewhile
 from typing import Any
 
@@ -23,7 +24,7 @@ from ddl_tools.analysis.configurations import (
     with_model,
     with_settings,
 )
-from ddl_tools.analysis.estimates import Estimate
+from ddl_tools.analysis.estimates import POINT, Estimate
 from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
@@ -219,7 +220,8 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
 
     One row per panel and way to learn, the smallest loss first in each study: the mean difference,
     by seed where possible, low and high its 95 % interval (n of `LEAST_SHOWN` or more). Batches of
-    which all runs were lost do not count: ``to_batch`` is the last one that counts.
+    which all runs were lost do not count: ``to_batch`` is the last one that counts. decision is
+    that of `differences`.
     """
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     names = ["study", "panel", "label"]
@@ -229,8 +231,10 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
         gap = _gap(first, last)
         ends = (np.log(gap.low), np.log(gap.high)) if gap.n >= estimates.LEAST_SHOWN else ()
         sizes = (one["global_batch_size"] for one in (first, last))
-        rows.append((*name, *sizes, gap.n, gap.log_mean, *(ends or (np.nan, np.nan))))
-    names += ["from_batch", "to_batch", "n", "lost", "low", "high"]
+        rows.append(
+            (*name, *sizes, gap.n, gap.log_mean, *(ends or (np.nan, np.nan)), _decision(gap))
+        )
+    names += ["from_batch", "to_batch", "n", "lost", "low", "high", "decision"]
     table = pd.DataFrame(rows, columns=names)
     return table.sort_values(["study", "lost"], ignore_index=True)
 
@@ -387,7 +391,9 @@ def differences(points: pd.DataFrame) -> pd.DataFrame:
     """Return by how much V of SGD differs from its cosine schedule, at each batch of a study.
 
     By seed where possible; low and high are the 95 % interval of the mean difference, p is
-    two-sided. A row is a study, an evaluation, a batch and a label of SGD or of another optimiser.
+    two-sided. decision is what the interval says (`estimates.decision`): accuracies are equivalent
+    within one percentage point, and inconclusive with less than `LEAST_SHOWN` values. A row is a
+    study, an evaluation, a batch and a label of SGD or of another optimiser.
     """
     rows = []
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
@@ -401,10 +407,22 @@ def differences(points: pd.DataFrame) -> pd.DataFrame:
         for label, own in ways.items():
             one = _gap(own, base)
             p = min(1.0, 2 * min(estimates.p_greater(one), estimates.p_less(one)))
-            rows.append((study, panel, evaluation, batch, label, one.n,
-                         one.log_mean, np.log(one.low), np.log(one.high), p))  # fmt: skip
+            rows.append((study, panel, evaluation, batch, label, one.n, one.log_mean,
+                         np.log(one.low), np.log(one.high), p, _decision(one)))  # fmt: skip
     names = ["study", "panel", "evaluation", "global_batch_size", "label", "n"]
-    return pd.DataFrame(rows, columns=[*names, "difference", "low", "high", "p"])
+    return pd.DataFrame(rows, columns=[*names, "difference", "low", "high", "p", "decision"])
+
+
+def _decision(gap: Estimate) -> str:
+    if gap.n < estimates.LEAST_SHOWN:
+        return estimates.INCONCLUSIVE
+    return estimates.decision(gap, math.expm1(POINT))
+
+
+def _unsure(row: Any) -> str:
+    """Return the decision on a difference that the title states; nothing if it is shown."""
+    shown = row["decision"] in (estimates.GREATER, estimates.LESS)
+    return "" if shown else f" ({row['decision']})"
 
 
 def _by_seed(row: dict[str, Any]) -> pd.Series:
@@ -454,18 +472,18 @@ def _worse_from(line: pd.DataFrame) -> int:
     """Return the batch from which on V is conclusively below that of the smallest, 0 if none."""
     base, *larger = line.sort_values("global_batch_size").to_dict("records")
     gaps = ((row["global_batch_size"], _gap(row, base)) for row in reversed(larger))
-    worse = takewhile(lambda at: at[1].n >= estimates.LEAST_SHOWN and at[1].high < 1, gaps)
+    worse = takewhile(lambda at: _decision(at[1]) == estimates.LESS, gaps)
     return min((size for size, _ in worse), default=0)
 
 
 def _different(table: pd.DataFrame, batch: int) -> list[str]:
-    """Return the sentence on the ways whose difference has an interval without 0."""
+    """Return the sentence on the ways whose difference is decided."""
     parts = []
     shares = ["difference", "low", "high"]
     table = table[table["global_batch_size"] == batch].copy()
     table[shares] *= 100
     for (evaluation, _), part in table.groupby(["evaluation", "panel"]):
-        sure = part[(part["n"] >= estimates.LEAST_SHOWN) & (part["low"] * part["high"] > 0)]
+        sure = part[part["decision"].isin((estimates.GREATER, estimates.LESS))]
         ways = [
             "{label} {difference:+.1f} points [{low:+.1f}, {high:+.1f}]".format_map(row)
             for row in sure.to_dict("records")
@@ -483,8 +501,12 @@ def _finding(points: pd.DataFrame) -> str:
     largest = table[table["global_batch_size"] == table["global_batch_size"].max()]
     if PRECISE not in set(largest["evaluation"]):
         return _most_lost(points)
-    gaps = largest.drop_duplicates("evaluation").set_index("evaluation")["difference"]
-    texts = [f"{100 * gaps[name]:+.0f} points with {name}" for name in EVALUATIONS]
+    gaps = largest.drop_duplicates("evaluation").set_index("evaluation").to_dict("index")
+    texts = [
+        f"{100 * gap['difference']:+.0f} points{_unsure(gap)} with {name}"
+        for name in EVALUATIONS
+        if (gap := gaps.get(name))
+    ]
     batch = int(largest["global_batch_size"].iloc[0])
     return f"At batch {batch:,}, {_FIRST} minus {_LAST} is {' and '.join(texts)}"
 
@@ -499,7 +521,9 @@ def _most_lost(points: pd.DataFrame) -> str:
         return f"At a batch of {most:,} the paper states {captions.span(reached, '{:.0f}')} %"
     parts = []
     for row in (table.iloc[0], table.iloc[-1]):
-        parts.append(f"{row['label']} loses {100 * row['lost']:.1f} points of accuracy")
+        parts.append(
+            f"{row['label']} loses {100 * row['lost']:.1f} points of accuracy{_unsure(row)}"
+        )
     sizes = f"From batch {table['from_batch'].iloc[0]} to {table['to_batch'].iloc[0]}"
     return f"{sizes}, {', '.join(dict.fromkeys(parts))}"
 
@@ -599,7 +623,8 @@ def _fastest(points: pd.DataFrame) -> str:
     best = known.loc[known["value"].idxmin()]
     name = style.strategy_name(best["framework_strategy"])
     ranks = plural(best["world_size"], "rank")
-    return f"{name} on {ranks} reaches {best['target']:.0%} first, after {best['value']:.3g} s"
+    time = f"The shortest median time to {best['target']:.0%} is {best['value']:.3g} s"
+    return f"{time}: {name} on {ranks}"
 
 
 def _time_caption(points: pd.DataFrame) -> list[str]:

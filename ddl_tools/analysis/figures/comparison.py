@@ -53,7 +53,6 @@ MEMORY = typed(_WHO, _REACHED, "repeats state throughput", ORIGIN)
 REFERENCE = "the reference that the study names"
 FEWEST = "no reference is named: the first configuration that changes the fewest settings"
 CONTROL = "control"  # a second start, whose ratio should be 1
-ONE_START = "one start"  # so no interval, and nothing is sure
 WORDS = {
     estimates.GREATER: "faster",
     estimates.LESS: "slower",
@@ -373,7 +372,10 @@ def draw_memory(points: pd.DataFrame) -> Figure:
     if len(known):
         least, most = (known.loc[getattr(known["value"], f"idx{end}")()] for end in ("min", "max"))
         share = least["value"] / most["value"]
+        runs = (np.array(one["repeats"].split(";"), dtype=float) for one in (least, most))
+        doubt = captions.doubt(estimates.unpaired_ratio(*runs))
         title = f"{least['label']} needs {percent(share)} of the memory of {most['label']}"
+        title += f": {doubt}" if doubt else ""
     figure, panels = row_figure(
         title,
         points,
@@ -402,9 +404,10 @@ def _ends(table: pd.DataFrame) -> tuple[float, float]:
 
 
 def finding(points: pd.DataFrame) -> str:
-    """Return how many configurations are faster than the baseline, and the largest ratio.
+    """Return how many configurations are faster than the baseline, and the largest such ratio.
 
-    A second start is a control and does not count.
+    A second start is a control and does not count. Where none is faster, the ratio is that of the
+    slowest.
     """
     others = points[points["ratio"].notna() & (points["label"] != points["base"])]
     others = others[~others["second_start"].fillna(False)]
@@ -417,14 +420,18 @@ def finding(points: pd.DataFrame) -> str:
     best = others.loc[others["ratio"].idxmax()]
     decided = others["decision"].dropna()
     if decided.empty or len(others) == 1:
-        end = f": {word(best)}" if len(decided) else ""
-        return f"{best['label']} reaches {best['ratio']:.2f} times the throughput of {base}{end}"
+        reached = f"{best['label']} reaches {best['ratio']:.2f} times the throughput of {base}"
+        return f"{reached}: {word(best)}"
     if not decided.isin([estimates.GREATER, estimates.LESS]).any():
         return f"No difference to {base} is conclusive in {len(others)} configurations"
-    faster, slower = (int((decided == one).sum()) for one in (estimates.GREATER, estimates.LESS))
+    faster, slower = (
+        others.loc[others["decision"] == one, "ratio"]
+        for one in (estimates.GREATER, estimates.LESS)
+    )
+    end = ("fastest", faster.max()) if len(faster) else ("slowest", slower.min())
     return (
-        f"{faster} of {len(others)} configurations are faster than {base}, {slower} slower; "
-        f"the fastest reaches {best['ratio']:.2f} times its throughput"
+        f"{len(faster)} of {len(others)} configurations are faster than {base}, {len(slower)} "
+        f"slower; the {end[0]} reaches {end[1]:.2f} times its throughput"
     )
 
 
@@ -442,7 +449,7 @@ def word(row: Any, stem: str = "") -> str:
     """Return the decision of a row in words; nothing where it has none."""
     if not pd.isna(row[f"{stem}decision"]):
         return WORDS[row[f"{stem}decision"]]
-    return ONE_START if row["pairs"] and not np.isnan(row[f"{stem}ratio"]) else ""
+    return "" if np.isnan(row[f"{stem}ratio"]) else captions.ONE_START
 
 
 def _percents(row: pd.Series) -> str:

@@ -272,20 +272,22 @@ def _grown(points: pd.DataFrame) -> str:
     known = points[points["value"].notna()]
     if known.empty:
         return "Nothing measured here yet at two numbers of ranks"
-    best, ratio = _steepest(known, ["panel", *CONFIGURATION], "world_size")
-    return (
-        f"From {best['least']:.0f} to {best['most']:.0f} ranks, throughput grows "
-        f"{style.three_digits(ratio)}-fold at most"
-    )
+    return _growth(known, ["panel", *CONFIGURATION], "world_size", "From {} to {} ranks")
 
 
-def _steepest(known: pd.DataFrame, keys: list[str], x: str) -> tuple[pd.Series, float]:
-    """Return the line that grows most from its least to its most `x`, and how many times."""
-    lines = known.sort_values(x).groupby(keys, dropna=False).agg(
-        first=("value", "first"), last=("value", "last"), least=(x, "min"), most=(x, "max")
-    )  # fmt: skip
-    grown = (lines["last"] / lines["first"]).to_numpy()
-    return lines.iloc[grown.argmax()], float(grown.max())
+def _growth(known: pd.DataFrame, keys: list[str], x: str, sizes: str) -> str:
+    """Return how many times throughput grows from the least to the most `x`, at best of all lines.
+
+    `sizes` says between which two sizes.
+    """
+    lines = known.sort_values(x).groupby(keys, dropna=False)
+    ends = [own.iloc[[0, -1]] for _, own in lines]
+    best = max(ends, key=lambda pair: pair["value"].iloc[1] / pair["value"].iloc[0])
+    columns = best[["n", *_VALUES]].itertuples(index=False, name=None)
+    first, last = (estimates.of_interval(*row) for row in columns)
+    ratio = estimates.product(last, estimates.scaled(first, power=-1))
+    text = f"throughput grows {style.three_digits(ratio.ratio)}-fold at most"
+    return ": ".join(filter(None, [f"{sizes.format(*best[x])}, {text}", captions.doubt(ratio)]))
 
 
 def _remains(points: pd.DataFrame, how: str) -> str:
@@ -312,11 +314,7 @@ def draw_batches(points: pd.DataFrame) -> Figure:
     title = "Nothing measured here yet at several batch sizes"
     known = points[points["value"].notna()]
     if len(known):
-        best, ratio = _steepest(known, ["panel", "line"], "local_batch_size")
-        title = (
-            f"From batch {best['least']:.0f} to {best['most']:.0f}, throughput grows "
-            f"{ratio:.2f}-fold at most"
-        )
+        title = _growth(known, ["panel", "line"], "local_batch_size", "From batch {} to {}")
     caption = captions.provenance(points)
     figure, panels = panel_figure(title, points, handles(looks), caption, 2.2)
     for ax, part in panels:

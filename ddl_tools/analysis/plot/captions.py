@@ -1,12 +1,28 @@
-"""The caption of a figure, and the line drawn in it: hardware, number of starts, commit."""
+"""The caption of a figure, and the line drawn in it: hardware, number of starts, commit.
+
+Also the words of a title on a difference that its interval does not decide.
+"""
+
+import math
 
 import pandas as pd
 
+from ddl_tools.analysis import estimates
+from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.labels import called, plural
 
 # By library and strategy, any if that is empty: what is not developed any more.
 DISCONTINUED = {("mxnet", ""), ("tensorflow", "horovod")}
 METHOD_ONLY = "overhead, not hardware"
+ONE_START = "one start"  # so no interval, and nothing is sure
+
+
+def doubt(ratio: Estimate) -> str:
+    """Return why the interval of a ratio shows no difference; nothing if it shows one."""
+    if math.isnan(ratio.low):
+        return ONE_START
+    decided = estimates.decision(ratio)
+    return "" if decided in (estimates.GREATER, estimates.LESS) else decided
 
 
 def provenance(table: pd.DataFrame, interval_of: str = "the mean") -> list[str]:
