@@ -161,7 +161,8 @@ def _compared(points: Points) -> list[str]:
                 texts = [f"{len(texts)} configurations from {texts[-1]} to {texts[0]}"]
             if texts:
                 rate = three_digits(panel.loc[panel["label"] == base, "value"].iloc[0])
-                text = f"relative to {base} ({rate} images/s): {'; '.join(texts)}."
+                how = ", within each commit" if comparison.within_commits(panel) else ""
+                text = f"relative to {base} ({rate} images/s){how}: {'; '.join(texts)}."
                 found.append(f"Throughput {name}, {text}")
         if not others.any():
             found.append(f"{base}: {_text(panel.iloc[0], 'value')} images/s.")

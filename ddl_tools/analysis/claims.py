@@ -32,10 +32,10 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis import tables as records
-from ddl_tools.analysis.configurations import KEYS, ended_runs, with_settings
+from ddl_tools.analysis.configurations import KEYS, commits, ended_runs, with_settings
 from ddl_tools.analysis.estimates import ALPHA, MARGIN, POINT, Estimate
 from ddl_tools.analysis.figures import accuracy
-from ddl_tools.analysis.interleaving import Interleaved, Windows, over_blocks, relative
+from ddl_tools.analysis.interleaving import Interleaved, Sample, over_blocks, relative
 from ddl_tools.analysis.paper import AACH, BASE_WORLD_SIZE, FORMATS, read_paper
 from ddl_tools.analysis.plot import style
 from ddl_tools.labels import REPEATS, called, plural
@@ -72,7 +72,7 @@ Part = Any
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
-    """Runs that may be pooled: a value of each, by run or repeat, and their windows.
+    """Runs that may be pooled: a value of each, by run or repeat, with commits and windows.
 
     `gpus` is the number of ranks; of accuracies (as exponentials), of the paper's GPUs with this
     batch.
@@ -81,7 +81,7 @@ class Configuration:
     about: dict[str, Any]
     gpus: int
     values: pd.Series
-    windows: Windows
+    sample: Sample
     lost: int
     on_terms: bool
 
@@ -112,12 +112,10 @@ class Evidence:
         return [other for other in others if all(other.about[k] == one.about[k] for k in keys)]
 
     def ratio(self, one: Configuration, other: Configuration) -> Estimate:
-        """Return the ratio of two: of paired windows, of paired repeats, else of all runs."""
-        if paired := self.interleaved.ratio(one.windows, other.windows):
-            return paired
+        """Return the ratio of two: of paired repeats or windows, else of all runs."""
         if set(one.values.index) == set(other.values.index):
             return estimates.paired_ratio(one.values, other.values.loc[one.values.index])
-        return estimates.unpaired_ratio(one.values, other.values)
+        return self.interleaved.compare(one.sample, other.sample)
 
     def baseline(self, one: Configuration, strict: bool) -> Configuration | None:
         """Return the same with the fewest ranks, if fewer; strict: with the paper's four."""
@@ -360,7 +358,8 @@ def _pooled(
             on_terms = on_terms and (terms is LEARNING or _reads_as_stated(about))
             gpus = int(about.get("gpus", about["world_size"]))
             values, lost = known.set_index(index)[value].astype(float), len(part) - len(known)
-            found.append(Configuration(about, gpus, values, windows, lost, on_terms))
+            sample = Sample(values.to_numpy(), windows, list(commits(known)))
+            found.append(Configuration(about, gpus, values, sample, lost, on_terms))
     return found
 
 
@@ -444,7 +443,10 @@ def _compared(
             if len(bases) < 2 or bases[0].gpus != bases[1].gpus:
                 continue
             paired = relative(
-                relative(one.windows, bases[0].windows), relative(other.windows, bases[1].windows)
+                *(
+                    relative(side.sample.windows, base.sample.windows)
+                    for side, base in zip((one, other), bases, strict=True)
+                )
             )
             estimate = over_blocks(paired) if paired else (
                 estimates.product(estimate, evidence.ratio(bases[1], bases[0])))  # fmt: skip

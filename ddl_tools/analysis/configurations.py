@@ -362,7 +362,8 @@ def _pools(table: pd.DataFrame, interleaved: Interleaved) -> list[_Pool]:
             "failed": int(lost[members].sum()),
             "commit": ";".join(sorted(set(commits[members][~lost[members]]))),
         }
-        sample = Sample(values[known], interleaved.of(row["study"], ids[known]))
+        windows = interleaved.of(row["study"], ids[known])
+        sample = Sample(values[known], windows, list(commits[known]))
         if len(known):
             row |= sample.mean.columns() | {"windows": counted(sample.windows)}
         found.append(_Pool(key, work[members[0]], sample, row))

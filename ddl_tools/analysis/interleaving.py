@@ -6,7 +6,7 @@ alone, so an interval is over the means of blocks; with one block there is none.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,15 +26,23 @@ WHOLE = -1
 
 
 class Sample(NamedTuple):
-    """Throughputs of runs that may be pooled, and those of their interleaved windows."""
+    """Throughputs of runs that may be pooled, and those of their interleaved windows.
+
+    `commits` are those of the runs, by position.
+    """
 
     values: np.ndarray
     windows: Windows
+    commits: Sequence[str] = ()
 
     @property
     def mean(self) -> Estimate:
         """The throughput over blocks where it was interleaved, else over runs."""
         return over_blocks(self.windows) if self.windows else estimates.middle(self.values)
+
+    def of(self, commit: str) -> np.ndarray:
+        """Return the throughputs of the runs of one commit."""
+        return self.values[np.array(self.commits) == commit]
 
 
 class Interleaved:
@@ -72,7 +80,7 @@ class Interleaved:
         """Return those of some runs of one study that have a value."""
         known = runs[runs["value"].notna()]
         windows = self.of(next(iter(known["study"]), ""), known["run_id"])
-        return Sample(known["value"].to_numpy(dtype=float), windows)
+        return Sample(known["value"].to_numpy(dtype=float), windows, list(known["commit"]))
 
     def references(self, windows: Windows) -> Windows:
         """Return the windows of the baselines in the blocks that `windows` lie in."""
@@ -100,7 +108,26 @@ class Interleaved:
     def compare(self, one: Sample, other: Sample) -> Estimate:
         """Return the ratio of two samples, from windows where these share some, else from runs."""
         paired = self.ratio(one.windows, other.windows)
-        return paired or estimates.unpaired_ratio(one.values, other.values)
+        return paired or of_runs(one, other)
+
+
+def common_commits(one: Sample, other: Sample) -> list[str]:
+    """Return the commits of which both have runs."""
+    return sorted({*one.commits} & {*other.commits})
+
+
+def of_runs(one: Sample, other: Sample) -> Estimate:
+    """Return the ratio of two samples by their whole runs, each commit by itself.
+
+    A record does not name its session, but another commit is another session. Several commits are
+    pairs, as blocks are. Samples without a common commit are compared as they are.
+    """
+    commits = common_commits(one, other)
+    if len(commits) > 1:
+        means = ([estimates.middle(side.of(at)).ratio for at in commits] for side in (one, other))
+        return estimates.paired_ratio(*means)
+    sides = [side.of(commits[0]) if commits else side.values for side in (one, other)]
+    return estimates.unpaired_ratio(*sides)
 
 
 def counted(windows: Iterable[tuple[Block, int]]) -> int:

@@ -107,6 +107,7 @@ def writer(tree: Tree) -> MakeRun:
         status: str = "completed",
         system: dict[str, Any] | None = MACHINE,
         rows: list[EpochRecord] | None = None,
+        provenance: dict[str, Any] = CODE,
         **fields: Any,
     ) -> Path:
         if rows is None:
@@ -121,7 +122,7 @@ def writer(tree: Tree) -> MakeRun:
         record = RunRecord.plan(study, spec)
         record.status = status
         record.system = system
-        record.provenance = CODE
+        record.provenance = provenance
         record.attempts = [Attempt(started_utc=record.created_utc)]
         if status == "failed":
             record.error = Failure.of("Killed", "rank 1 was killed")

@@ -23,6 +23,7 @@ from ddl_tools.analysis.interleaving import (
     Interleaved,
     Sample,
     block_means,
+    common_commits,
     counted,
     paired,
 )
@@ -38,6 +39,7 @@ from ddl_tools.analysis.plot.rows import (
 )
 from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.tables import whole
+from ddl_tools.labels import plural
 from ddl_tools.records.rounds import DISTURBED, FIRST
 
 _WHO = f"question panel {WHO} world_size second_start label"
@@ -219,10 +221,14 @@ def _reached(group: pd.DataFrame) -> dict[str, Any]:
 
 
 def _start_ratios(own: Sample, base: Sample) -> list[float]:
-    """Return the ratio of each start to the baseline; without pairs, to the baseline's mean."""
-    pairs = block_means(paired(own.windows, base.windows))
-    mean = estimates.middle(base.values).ratio
-    return pairs or [value / mean for value in own.values if len(base.values)]
+    """Return the ratio of each start to the baseline; without pairs, to its mean of a commit."""
+    if pairs := block_means(paired(own.windows, base.windows)):
+        return pairs
+    if commits := common_commits(own, base):
+        sides = [(own.of(one), base.of(one)) for one in commits]
+    else:
+        sides = [(own.values, base.values)] if len(base.values) else []
+    return [value / estimates.middle(to).ratio for values, to in sides for value in values]
 
 
 def _listed(values: Iterable[float]) -> str:
@@ -468,6 +474,8 @@ def _caption(points: pd.DataFrame) -> list[str]:
         return []
     bases = points["base"].unique()
     to = "" if points["pairs"].any() else ", relative to the baseline's mean"
+    panels = [panel for _, panel in points.groupby("panel")]
+    other = sum(not base & one for base, others in map(_commits, panels) for one in others)
     again = points["second_start"].any()
     rounds = [
         text.partition(" (")[0].replace(" of a start", "")
@@ -476,10 +484,26 @@ def _caption(points: pd.DataFrame) -> list[str]:
     return [
         *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 else []),
         *captions.provenance(points, f"the ratio; dots: starts{to}"),
+        *(["Ratios within each commit."] if any(map(within_commits, panels)) else []),
+        *([f"Without a common commit: {plural(other, 'ratio')}."] if other else []),
         *(["Second start: same settings."] if again else []),
         *[f"Rounds left out: {text}." for text in rounds],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]
+
+
+def within_commits(panel: pd.DataFrame) -> bool:
+    """Say whether ratios are of whole runs of several commits, each commit by itself."""
+    base, others = _commits(panel)
+    return len(base.union(*others)) > 1 and any(base & one for one in others)
+
+
+def _commits(panel: pd.DataFrame) -> tuple[set[str], list[set[str]]]:
+    """Return the commits of the baseline, and of each ratio to it that is not of pairs."""
+    commits = panel["commit"].str.split(";").map(set)
+    is_base = panel["label"] == panel["base"]
+    others = panel["ratio"].notna() & (panel["pairs"] == 0) & ~is_base
+    return set().union(*commits[is_base]), list(commits[others])
 
 
 def sentences(points: pd.DataFrame) -> list[str]:
@@ -511,4 +535,4 @@ def sentences(points: pd.DataFrame) -> list[str]:
 def _compared_text(row: dict[str, Any], stem: str) -> str:
     if np.isnan(row[f"{stem}ratio"]):
         return "" if stem else "no pairs" if row["windows"] else "not measured"
-    return f"{ratio_text(row, f'{stem}ratio')}, {word(row, stem) or ONE_START}"
+    return f"{ratio_text(row, f'{stem}ratio')}, {word(row, stem)}"

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.figures.comparison import COMPARISON
@@ -242,6 +243,41 @@ def test_without_pairs_dots_are_relative_to_the_mean_of_the_baseline(
     assert dots == pytest.approx(2 * stats.gmean(SPREAD) / np.array(SPREAD), rel=1e-5)
     told = "Bars: 95 % interval of the ratio; dots: starts, relative to the baseline's mean."
     assert told in caption_of(comparison.draw(points(tree)))
+
+
+OLD, NEW = ({"git_commit": one * 40, "git_dirty": False} for one in "ab")
+
+
+def test_runs_of_another_commit_are_in_no_ratio(tree: Tree, make_run: MakeRun) -> None:
+    """The machine was twice as fast when it ran the older code."""
+    for repeat, (code, wall_s) in enumerate(((OLD, 10.0), (NEW, 20.0))):
+        make_run(wall_s, provenance=code, repeat=repeat, loader="native", **DDP)
+        fast = wall_s / (2.0 + 0.1 * repeat)
+        make_run(fast, provenance=code, repeat=repeat, loader="synthetic", **DDP)
+    make_run(20.0 / 1.2, provenance=NEW, loader="dali_cpu", **DDP)
+    make_run(20.0 / 1.1, provenance=NEW, loader="turbo", **DDP)
+    table = points(tree).set_index("loader")
+    assert table.loc["dali_cpu", "ratio"] == pytest.approx(1.2)
+    assert table.loc["dali_cpu", "start_ratios"] == "1.2"
+    assert np.isnan(table.loc["dali_cpu", "ratio_low"])
+    both = table.loc["synthetic"]
+    expected = stats.ttest_1samp(np.log([2.0, 2.1]), 0).confidence_interval()
+    assert [both["ratio_low"], both["ratio_high"]] == pytest.approx(list(np.exp(expected)))
+    assert "Ratios within each commit." in caption_of(comparison.draw(points(tree)))
+    (text,) = ANSWERS["comparison"].sentences(points(tree))
+    assert "relative to native (22.6 images/s), within each commit: " in text
+
+
+def test_without_a_common_commit_all_runs_are_compared_and_it_is_said(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    make_run(20.0, provenance=OLD, loader="native", **DDP)
+    make_run(10.0, provenance=NEW, loader="synthetic", **DDP)
+    table = points(tree).set_index("loader")
+    assert table.loc["synthetic", "ratio"] == pytest.approx(2.0)
+    caption = caption_of(comparison.draw(points(tree)))
+    assert "Without a common commit: 1 ratio." in caption
+    assert "within each commit" not in caption
 
 
 def test_windows_of_other_blocks_and_rounds_are_no_pairs(tree: Tree, make_run: MakeRun) -> None:
