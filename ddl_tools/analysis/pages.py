@@ -1,12 +1,16 @@
-"""Generated blocks of the README and docs/results/, and the text of `ddl study compare`.
+"""Generated blocks of the README and docs/, and the text of `ddl study compare`.
 
 Blocks are written between markers, from records and from the CSVs of figures drawn from them.
 """
+
+from collections import Counter
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
 
 from ddl_core.errors import DataError, RecordError
+from ddl_core.registry import title
 from ddl_tools import markdown
 from ddl_tools.analysis import claims, estimates
 from ddl_tools.analysis.answers import ANSWERS
@@ -18,7 +22,7 @@ from ddl_tools.analysis.result_page import PAGE, commits, link, machines
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
 from ddl_tools.records.paths import README, RESULT_PAGES, Tree, committed, portable, repeated
-from ddl_tools.records.run import read_record
+from ddl_tools.records.run import RunRecord, read_record
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling import emulated
 from ddl_tools.study import Study
@@ -33,6 +37,7 @@ PAGES = {
     "hardware": RESULT_PAGES / "reproducibility.md",
     "confirmation": RESULT_PAGES / "reproducibility.md",
     "table_2": RESULT_PAGES / "paper.md",
+    "weights": PROJECT / "docs" / "explanation" / "fairness.md",
 }
 Row = tuple[str, str, str, str]
 # Of the README's table: question, study, figure, and which sentences of its answer.
@@ -60,6 +65,7 @@ def texts(tree: Tree) -> dict[str, str]:
         "hardware": hardware(tree),
         "table_2": table_2(read_paper()),
         "confirmation": confirmations(tree),
+        "weights": weights(tree),
     }
 
 
@@ -185,11 +191,7 @@ def _published(tree: Tree) -> str:
 
 
 def _weights(tree: Tree) -> Row | None:
-    groups = []
-    for name in tree.studies():
-        runs = [read_record(run) for run in tree.run_folders(name)]
-        done = [one for one in runs if one.status == "completed" and not one.spec.emulated]
-        groups += [one for one in agreement.groups(done) if one.promised]
+    groups = [one for one in agreement.groups(_completed(tree)) if one.promised]
     if not groups:
         return None
     return (
@@ -199,6 +201,45 @@ def _weights(tree: Tree) -> Row | None:
         "PyTorch, fp32, CPU, 1 and 2 ranks",
         "[fairness](docs/explanation/fairness.md#same-weights)",
     )
+
+
+def weights(tree: Tree) -> str:
+    """Return as Markdown the groups whose final weights may differ: how many do, in what way.
+
+    Second starts are runs with the random numbers of another run.
+    """
+
+    def place(record: RunRecord) -> tuple[str, ...]:
+        spec, system = record.spec, record.system or {}
+        processor = system.get("accelerator") or system.get("cpu") or "unknown"
+        return f"`{record.study}`", title("framework", spec.framework), processor, spec.precision
+
+    done = _completed(tree)
+    second = Counter(place(one) for one in done if one.spec.second_start)
+    free = sorted(
+        (one for one in agreement.groups(done) if not one.promised),
+        key=lambda group: place(group.records[0]),
+    )
+    rows: list[tuple[object, ...]] = []
+    for where, alike in groupby(free, lambda group: place(group.records[0])):
+        groups = list(alike)
+        others = [
+            f"{len({run.weights_sha256 for run in one.records})} of {len(one.records)}"
+            for one in groups
+            if not one.agrees
+        ]
+        same = len(groups) - len(others)
+        rows.append((*where, len(groups), same, "; ".join(others), second[where]))
+    if not rows:
+        return "No such group is published."
+    columns = ["Study", "Framework", "Processor", "Precision", "Groups", "Same weights"]
+    return markdown.table([*columns, "Hashes of the runs in others", "Second starts"], rows)
+
+
+def _completed(tree: Tree) -> list[RunRecord]:
+    """Return the records of all measured runs that completed."""
+    runs = (read_record(run) for name in tree.studies() for run in tree.run_folders(name))
+    return [one for one in runs if one.status == "completed" and not one.spec.emulated]
 
 
 def _prediction(tree: Tree) -> Row | None:

@@ -11,6 +11,8 @@ from ddl_tools.analysis import claims, pages
 from ddl_tools.analysis.paper import AACH, read_paper
 from ddl_tools.analysis.tables import empty_table
 from ddl_tools.records.paths import README, Tree, committed
+from ddl_tools.records.run import read_record, write_record
+from tests.analysis.conftest import GPU, MakeRun
 
 
 @pytest.mark.slow
@@ -41,6 +43,24 @@ def test_without_records_only_statements_are_in_the_table(tmp_path: Path) -> Non
     assert "Does the paper hold?" in text
     assert "Can a formula predict" not in text
     assert "DDP, Horovod" not in text
+
+
+def test_weights_that_differ_are_counted_where_no_bit_is_guaranteed(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    """Three strategies on a GPU, twice: all three hashes differ, then one is another."""
+    assert pages.weights(tree) == "No such group is published."
+    hashes = {"single": "aa", "ddp": "bc", "horovod": "cc"}
+    for strategy, own in hashes.items():
+        for repeat, hash_of_start in enumerate(own):
+            folder = make_run(strategy=strategy, repeat=repeat, precision="bf16", system=GPU)
+            record = read_record(folder)
+            record.weights_sha256 = hash_of_start * 64
+            write_record(folder, record)
+    (row,) = pages.weights(tree).splitlines()[2:]
+    assert row == "| `laptop` | PyTorch | Example GPU | bf16 | 2 | 0 | 3 of 3; 2 of 3 | 0 |"
+    folder = make_run(strategy="single", second_start=True, precision="bf16", system=GPU)
+    assert pages.weights(tree).endswith("| 1 |"), folder
 
 
 def test_there_is_a_line_for_each_statement() -> None:
