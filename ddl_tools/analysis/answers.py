@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from ddl_tools.analysis.figures import comparison, shares
-from ddl_tools.analysis.figures.accuracy import answers, lost
+from ddl_tools.analysis.figures.accuracy_differences import answers, lost
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.rows import named, ratio_text
 from ddl_tools.analysis.plot.style import three_digits

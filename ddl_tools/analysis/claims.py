@@ -34,7 +34,7 @@ from ddl_tools.analysis import estimates
 from ddl_tools.analysis import tables as records
 from ddl_tools.analysis.configurations import KEYS, commits, ended_runs, with_settings
 from ddl_tools.analysis.estimates import ALPHA, MARGIN, POINT, Estimate
-from ddl_tools.analysis.figures import accuracy
+from ddl_tools.analysis.figures import accuracy_runs
 from ddl_tools.analysis.interleaving import Interleaved, Sample, over_blocks, relative
 from ddl_tools.analysis.paper import AACH, BASE_WORLD_SIZE, FORMATS, read_paper
 from ddl_tools.analysis.plot import style
@@ -310,9 +310,9 @@ def _throughput(runs: pd.DataFrame, windows: pd.DataFrame | None) -> dict[str, E
 
 def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
     """Return the accuracies of studies that learnt by plain SGD, as the paper's did."""
-    runs = accuracy.made(runs)
+    runs = accuracy_runs.made(runs)
     runs = runs[runs["optimizer"] == "sgd"]
-    free = (*REPEATS, *accuracy.SHAPE, "schedule")
+    free = (*REPEATS, *accuracy_runs.SHAPE, "schedule")
     alike = ["study", "hardware", "differs", *(n for n in RunSpec.model_fields if n not in free)]
     good = (runs["status"] == "completed") & ~runs["diverged"] & runs["top1"].notna()
     batches = runs.groupby("study")["global_batch_size"]
@@ -320,7 +320,7 @@ def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
     table = pd.DataFrame(values, runs.index, _ACCURACIES, dtype=float)
     runs = runs.assign(
         alike=runs.groupby(alike, dropna=False).ngroup(),
-        shape=runs.groupby(accuracy.SHAPE).ngroup(),
+        shape=runs.groupby(accuracy_runs.SHAPE).ngroup(),
         smallest=batches.transform("min"),
         largest=batches.transform("max"),
         gpus=runs["global_batch_size"] // BATCH_SIZE,
@@ -332,7 +332,9 @@ def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
 
 def _early_late(run: dict[str, Any]) -> list[float]:
     """Return the mean accuracies over the evaluations in both parts of the training."""
-    epochs, values = (accuracy.numbers(run[f"evaluated_{name}"]) for name in ("epochs", "top1"))
+    epochs, values = (
+        accuracy_runs.numbers(run[f"evaluated_{name}"]) for name in ("epochs", "top1")
+    )
     early = epochs <= EARLY * run["epochs"]
     parts = (values[early], values[~early])
     return [float(np.mean(part)) if len(part) else math.nan for part in parts]

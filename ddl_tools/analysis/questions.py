@@ -11,10 +11,13 @@ from ddl_tools.analysis.figures import (
     accuracy,
     advice,
     comparison,
+    learning_curves,
     loader_bound,
     scaling,
     scaling_bands,
+    schedules,
     shares,
+    time_to_accuracy,
 )
 from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.tables import PROFILE_COLUMNS, WINDOW_COLUMNS, empty_table
@@ -170,8 +173,8 @@ QUESTIONS = {
     "time_to_accuracy": Question(
         "How long does training to an accuracy take?",
         "21_related_papers",
-        lambda tables: accuracy.time_points(tables.runs),
-        accuracy.draw_times,
+        lambda tables: time_to_accuracy.time_points(tables.runs),
+        time_to_accuracy.draw_times,
         needs=f"CIFAR-10 or Fashion-MNIST, evaluated {_SIZES}",
         over="world_size",
     ),
@@ -185,8 +188,8 @@ QUESTIONS = {
     "schedules": Question(
         "Which learning rate does each schedule give?",
         "15_schedules",
-        lambda tables: accuracy.schedule_points(tables.paper),
-        accuracy.draw_schedules,
+        lambda tables: schedules.schedule_points(tables.paper),
+        schedules.draw_schedules,
         needs=OF_NO_RUN,
     ),
     "accuracy_vs_batch_size": Question(
@@ -199,8 +202,8 @@ QUESTIONS = {
     "learning_curves": Question(
         "How does accuracy grow over epochs?",
         "16_accuracy_vs_batch_size",
-        lambda tables: accuracy.curve_points(tables.runs),
-        accuracy.draw_curves,
+        lambda tables: learning_curves.curve_points(tables.runs),
+        learning_curves.draw_curves,
         needs=_LEARNING,
     ),
 }

@@ -10,7 +10,13 @@ from scipy import stats
 
 from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.figures import accuracy
+from ddl_tools.analysis.figures import (
+    accuracy,
+    accuracy_differences,
+    accuracy_runs,
+    learning_curves,
+    schedules,
+)
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
@@ -97,7 +103,7 @@ def test_diverged_runs_are_results_apart_from_the_mean(points: pd.DataFrame) -> 
 
 
 def test_loss_is_up_to_the_largest_batch_that_did_not_diverge(points: pd.DataFrame) -> None:
-    table = accuracy.lost(points).set_index("label")
+    table = accuracy_differences.lost(points).set_index("label")
     lost = {"SGD, step": 0.41, "SGD, cosine": 0.0, "SGD, exponential": 0.11}
     assert table["lost"].round(6).to_dict() == lost
     assert table["to_batch"].to_dict()["SGD, cosine"] == 16
@@ -114,13 +120,16 @@ def test_loss_is_the_mean_of_pairs_of_one_seed_with_its_interval(
             for repeat, end in enumerate(ends):
                 fields = STUDY | {"schedule": schedule, "repeat": repeat}
                 make_run(rows=curve([0.1, end]), accumulation=accumulation, **fields)
-    table = accuracy.lost(measured(tree)).set_index("label")
+    table = accuracy_differences.lost(measured(tree)).set_index("label")
     half = T_2 * 0.01 / math.sqrt(3)  # of 0.30, 0.31 and 0.29
     wanted = (0.30, 0.30 - half, 0.30 + half)
     assert tuple(table.loc["SGD, step", ["lost", "low", "high"]]) == pytest.approx(wanted)
     assert table.loc["SGD, cosine", "lost"] == pytest.approx(0.305)
     assert table.loc["SGD, cosine", ["low", "high"]].isna().all()
-    assert "SGD, step 30.0 [27.5, 32.5]; SGD, cosine 30.5." in accuracy.answers(measured(tree))[0]
+    assert (
+        "SGD, step 30.0 [27.5, 32.5]; SGD, cosine 30.5."
+        in accuracy_differences.answers(measured(tree))[0]
+    )
 
 
 def test_loss_without_a_common_seed_is_of_the_means(make_run: MakeRun, tree: Tree) -> None:
@@ -129,19 +138,19 @@ def test_loss_without_a_common_seed_is_of_the_means(make_run: MakeRun, tree: Tre
             for repeat, end in enumerate(ends, begin):
                 fields = STUDY | {"schedule": schedule, "repeat": repeat}
                 make_run(rows=curve([0.1, end]), accumulation=accumulation, **fields)
-    one = accuracy.lost(measured(tree)).iloc[0]
+    one = accuracy_differences.lost(measured(tree)).iloc[0]
     test = stats.ttest_ind((0.80, 0.82, 0.84), (0.50, 0.51, 0.55), equal_var=False)
     interval = test.confidence_interval()
     assert tuple(one[["lost", "low", "high"]]) == pytest.approx((0.30, *interval))
 
 
 def test_the_loss_to_a_batch_is_of_those_that_did_not_diverge_there(points: pd.DataFrame) -> None:
-    assert "SGD, cosine" not in accuracy.answers(points)[0]
+    assert "SGD, cosine" not in accuracy_differences.answers(points)[0]
 
 
 def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -> None:
     assert set(configuration_table(runs)["study"]) == {"laptop"}
-    assert set(accuracy.made(runs)["study"]) == {"accuracy_tiny"}
+    assert set(accuracy_runs.made(runs)["study"]) == {"accuracy_tiny"}
 
 
 def test_the_paper_and_confirmed_others_stand_beside_ours(points: pd.DataFrame) -> None:
@@ -157,7 +166,7 @@ def test_the_paper_and_confirmed_others_stand_beside_ours(points: pd.DataFrame) 
 
 
 def test_curves_are_of_the_smallest_and_largest_batch(runs: pd.DataFrame) -> None:
-    curves = accuracy.curve_points(runs)
+    curves = learning_curves.curve_points(runs)
     assert set(curves["global_batch_size"]) == {16, 320}
     assert len(curves) == 2 * 2 * 3 * 3  # batches, repeats, schedules, epochs
     step = curves[(curves["schedule"] == "step") & (curves["global_batch_size"] == 16)]
@@ -166,7 +175,7 @@ def test_curves_are_of_the_smallest_and_largest_batch(runs: pd.DataFrame) -> Non
 
 
 def test_means_have_the_marks_of_the_legend(runs: pd.DataFrame) -> None:
-    figure = accuracy.draw_curves(accuracy.curve_points(runs))
+    figure = learning_curves.draw_curves(learning_curves.curve_points(runs))
     marks = {one.get_marker() for one in figure.legends[0].legend_handles} - {"x"}
     thick = {line.get_marker() for line in figure.axes[0].lines if line.get_linewidth() == 2}
     assert thick == marks
@@ -198,17 +207,17 @@ def test_both_evaluations_are_compared_by_seed(make_run: MakeRun, tree: Tree) ->
                 make_run(rows=curve([0.2, 0.7 + 0.02 * repeat]), accumulation=20, **more)
     twice = runs_table(tree.runs)
     points = accuracy.batch_points(twice, PAPER)
-    table = accuracy.differences(points).set_index(["label", "evaluation"])
+    table = accuracy_differences.differences(points).set_index(["label", "evaluation"])
     assert table["difference"].to_dict() == {
-        ("SGD, exponential", accuracy.RUNNING): pytest.approx(0.2),
-        ("SGD, exponential", accuracy.PRECISE): pytest.approx(-0.05),
-        ("SGD, cosine, warm-up epochs 3", accuracy.RUNNING): pytest.approx(0.415),
+        ("SGD, exponential", accuracy_runs.RUNNING): pytest.approx(0.2),
+        ("SGD, exponential", accuracy_runs.PRECISE): pytest.approx(-0.05),
+        ("SGD, cosine, warm-up epochs 3", accuracy_runs.RUNNING): pytest.approx(0.415),
     }
     warm = table.loc["SGD, cosine, warm-up epochs 3", :].iloc[0]
     half = T_1 * 0.005  # of 0.41 and 0.42
     assert (warm["n"], warm["high"] - warm["low"]) == pytest.approx((2, 2 * half), rel=1e-3)
     assert warm["p"] == pytest.approx(0.00767, rel=0.02)
-    assert accuracy.answers(points)[-1] == (
+    assert accuracy_differences.answers(points)[-1] == (
         "Conclusively different from SGD, cosine at batch 320: SGD, exponential +20.0 points "
         "[+20.0, +20.0] with running statistics; SGD, exponential -5.0 points [-5.0, -5.0] with "
         "statistics estimated anew; others are inconclusive."
@@ -225,7 +234,7 @@ def test_answers_name_the_batch_from_which_on_all_are_worse(make_run: MakeRun, t
                 value = 0.8 + share * (mean - 0.8) + wobble * (accumulation == 2)
                 fields = STUDY | {"schedule": schedule, "repeat": repeat}
                 make_run(rows=curve([0.2, value]), accumulation=accumulation, **fields)
-    assert accuracy.answers(measured(tree)) == [
+    assert accuracy_differences.answers(measured(tree)) == [
         "Points of accuracy lost from batch 16 to 128 (by seed where possible, n = 3): SGD, step "
         "0.0 [0.0, 0.0]; SGD, cosine 30.0 [30.0, 30.0].",
         "Conclusively worse than batch 16 from this batch on: SGD, step none; SGD, cosine 64.",
@@ -238,8 +247,8 @@ def test_the_table_has_each_batch_of_each_way_in_both_evaluations(
     make_run: MakeRun, tree: Tree
 ) -> None:
     """The ways with the most batches come first."""
-    for accumulation, schedules in ((1, ["step"]), (4, ["step"]), (20, ["cosine", "step"])):
-        for schedule in schedules:
+    for accumulation, names in ((1, ["step"]), (4, ["step"]), (20, ["cosine", "step"])):
+        for schedule in names:
             for repeat, wobble in enumerate((-0.01, 0.0, 0.01)):
                 rows = curve([0.2, 0.8 - 0.02 * accumulation + wobble])
                 rows[-1].precise_bn_top1 = 0.8
@@ -249,14 +258,14 @@ def test_the_table_has_each_batch_of_each_way_in_both_evaluations(
     batches = [f"top-1 (%), batch {size}" for size in (16, 64, 320)]
     assert list(table) == ["configuration", "evaluation", *batches, "runs"]
     assert table["configuration"].tolist() == ["SGD, step"] * 2 + ["SGD, cosine"] * 2
-    assert table["evaluation"].tolist() == list(accuracy.EVALUATIONS) * 2
+    assert table["evaluation"].tolist() == list(accuracy_runs.EVALUATIONS) * 2
     assert table.loc[0, batches].tolist() == ["78.0 [75.5, 80.5]", "72.0 [69.5, 74.5]",
                                               "40.0 [37.5, 42.5]"]  # fmt: skip
     assert table.loc[2, batches].tolist() == ["", "", "40.0 [37.5, 42.5]"]
 
 
 def test_the_schedules_drawn_are_those_of_the_papers_figure() -> None:
-    points = accuracy.schedule_points(PAPER)
+    points = schedules.schedule_points(PAPER)
     assert set(points["schedule"]) == {"step", "cosine", "exponential"}
     assert points["value"].max() == pytest.approx(25.6)
     last = points.groupby("schedule")["value"].last()

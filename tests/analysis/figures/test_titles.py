@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddl_tools.analysis.figures import accuracy, comparison
+from ddl_tools.analysis.figures import accuracy, accuracy_differences, accuracy_runs, comparison
 from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
@@ -114,7 +114,7 @@ def test_accuracies(
         "At batch 320, exponential minus cosine is +10 points with running statistics and "
         f"+10 points{precise_word} with statistics estimated anew"
     )
-    single = points[points["evaluation"] == accuracy.RUNNING]
+    single = points[points["evaluation"] == accuracy_runs.RUNNING]
     lost = f"loses 20.0 points of accuracy{loss_word}"
     assert f"SGD, cosine {lost}" in title_of(accuracy.draw_batches(single))
 
@@ -126,10 +126,10 @@ def test_a_difference_within_one_point_is_equivalent(tree: Tree, make_run: MakeR
             rows = curve([0.1, 0.5 + ahead + 0.001 * repeat * bool(ahead)])
             make_run(rows=rows, accumulation=20, **STUDY, schedule=schedule, repeat=repeat)
     points = accuracy.batch_points(runs_table(tree.runs), PAPER)
-    (difference,) = accuracy.differences(points).to_dict("records")
+    (difference,) = accuracy_differences.differences(points).to_dict("records")
     assert difference["low"] > 0
     assert difference["decision"] == "equivalent"
-    assert "none with running statistics" in accuracy.answers(points)[-1]
+    assert "none with running statistics" in accuracy_differences.answers(points)[-1]
 
 
 def test_a_time_to_accuracy_is_no_race(tree: Tree, make_run: MakeRun) -> None:

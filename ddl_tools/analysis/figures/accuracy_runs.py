@@ -1,0 +1,79 @@
+"""Runs of accuracy studies, what their configurations are called, and how fast they learn."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddl_tools.analysis.configurations import (
+    asks_for_accuracy,
+    commits,
+    run_labels,
+    with_settings,
+)
+from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.tables import not_emulated
+from ddl_tools.labels import REPEATS
+
+# Of a global batch.
+SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation", "micro_batches_per_pass"]
+
+# Top-1 accuracy with the running statistics of batch normalisation, and with precise ones.
+RUNNING, PRECISE = "running statistics", "statistics estimated anew"  # in this order
+EVALUATIONS = {RUNNING: "top1", PRECISE: "precise_bn_top1"}
+
+
+def made(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of accuracy studies that were made to their end, good or bad.
+
+    Added: ``label`` (what a configuration is called), ``commit``, the columns of `with_settings`.
+    """
+    runs = not_emulated(runs)
+    ended = runs["status"].isin(["completed", "failed"])
+    table = with_settings(runs[asks_for_accuracy(runs) & ended & (runs["work"] == "train")])
+    table["diverged"] = table["diverged"].fillna(False).astype(bool)
+    table["commit"] = commits(table)
+    return table.assign(label=pd.array(_labels(table), dtype="string"))
+
+
+def _labels(table: pd.DataFrame) -> list[str]:
+    """Return what each configuration is called: how it learns, and what else sets it apart.
+
+    Those of several batch sizes have one label, and are one line. Where a batch is made in several
+    ways, of more ranks or of more micro-batches, the label names the way.
+    """
+    found = pd.Series("", index=table.index, dtype="string")
+    for _, runs in table.groupby(["study", "optimizer", "schedule"]):
+        apart = _unusual(run_labels(runs, (*REPEATS, *SHAPE)))
+        shapes = runs[SHAPE].assign(apart=apart, batch=runs["global_batch_size"])
+        if shapes.drop_duplicates().duplicated(["apart", "batch"]).any():
+            apart = run_labels(runs, REPEATS)
+        found.loc[runs.index] = apart
+    names = zip(table["optimizer"], table["schedule"], found, table["differs"], strict=True)
+    return [
+        style.way_name(optimizer, schedule) + (f", {apart}" if apart else "") + differs
+        for optimizer, schedule, apart, differs in names
+    ]
+
+
+def _unusual(labels: pd.Series) -> pd.Series:
+    """Return labels without the parts that most runs have: e.g. only what was tried beside them."""
+    counts = labels.value_counts()
+    if 2 * counts.iloc[0] <= len(labels):
+        return labels
+    usual = set(str(counts.index[0]).split(", "))
+    return labels.map(lambda label: ", ".join(p for p in label.split(", ") if p not in usual))
+
+
+def numbers(cell: Any) -> np.ndarray:
+    """Return the numbers of a cell that lists them."""
+    return np.array([] if pd.isna(cell) else str(cell).split(";"), dtype=float)
+
+
+def reached(run: dict[str, Any], target: float) -> tuple[float, float] | None:
+    """Return epochs and seconds to the first evaluation that is as good as `target`."""
+    hit = np.flatnonzero(numbers(run["evaluated_top1"]) >= target)
+    if not hit.size:
+        return None
+    first = hit[0]
+    return numbers(run["evaluated_epochs"])[first], numbers(run["evaluated_train_s"])[first]

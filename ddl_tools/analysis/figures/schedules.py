@@ -1,0 +1,54 @@
+"""The learning rate of the schedules of the paper."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ddl_core.config import RunSpec
+from ddl_core.schedules import learning_rate
+from ddl_tools.analysis.paper import Paper
+from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.plot.canvas import frame, handles, styled
+from ddl_tools.labels import NAMES
+
+
+def schedule_points(paper: Paper) -> pd.DataFrame:
+    """Return the learning rate over epochs as the paper trained on 1024 GPUs (its Fig. 8a).
+
+    Four values an epoch, each of the first update that comes then.
+    """
+    names = style.listed(paper.accuracy["schedule"], NAMES["schedule"])
+    rows = []
+    for name in names:
+        spec = RunSpec.parse(
+            {"strategy": "ddp", "nodes": 256, "gpus_per_node": 4, "schedule": name}
+        )
+        per_epoch = 1_281_167 // spec.global_batch_size * spec.global_batch_size
+        for quarter in range(4 * spec.epochs):
+            step = quarter * (per_epoch // spec.global_batch_size) // 4
+            rate = learning_rate(spec, step * spec.global_batch_size, per_epoch)
+            rows.append(("sgd", name, step * spec.global_batch_size / per_epoch, rate))
+    return pd.DataFrame(rows, columns=["optimizer", "schedule", "epoch", "value"])
+
+
+@styled
+def draw_schedules(points: pd.DataFrame) -> Figure:
+    """Return the learning rate over epochs of the paper's schedules (its Fig. 8a)."""
+    names = list(points["schedule"].unique())
+    looks = {name: {"color": style.way_look("sgd", name, names)["color"]} for name in names}
+    last = points.groupby("schedule")["value"].last()
+    figure, (ax,) = frame(
+        f"All schedules peak at {points['value'].max():g} and end at "
+        f"{captions.span(last, '{:.1g}')}",
+        ["the paper's training on 1024 GPUs"],
+        [2.4],
+        handles({style.schedule_name(name): look for name, look in looks.items()},
+                linestyle="solid"),
+        [
+            "No run: computed by the code that training uses, with the paper's settings (Fig. 8a). "
+            "0.025 x 1024 at the peak, 5 epochs of linear warm-up.",
+        ],
+    )  # fmt: skip
+    for name, part in points.groupby("schedule"):
+        ax.plot(part["epoch"], part["value"], **looks[str(name)])
+    ax.set(yscale="log", xlabel="epoch", ylabel="learning rate")
+    return figure

@@ -1,0 +1,101 @@
+"""Seconds of training to an accuracy, over the number of ranks."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ddl_tools.analysis.configurations import (
+    KEYS,
+    ended_runs,
+    stack,
+    with_model,
+)
+from ddl_tools.analysis.figures.accuracy_runs import reached
+from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
+from ddl_tools.analysis.plot import captions, curves, style
+from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
+from ddl_tools.analysis.plot.style import SEPARATOR
+from ddl_tools.labels import plural
+
+TIMES = typed(
+    "panel", WHO, "dataset local_batch_size world_size target n reached failed epochs",
+    "value low high", ORIGIN, epochs="float64",
+)  # fmt: skip
+# Shares of the test images, absolute: a share of a study's best would be another in each study.
+# The papers name none. The second is for the part of the data that a laptop trains on.
+TARGETS = {"cifar10": 0.9, "fashion_mnist": 0.6}
+
+
+def time_points(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per configuration and number of ranks, where two were evaluated: `TIMES`.
+
+    value is the median of the seconds that n runs trained to `TARGETS`, evaluations not counted,
+    low and high the least and the most; epochs is the median of theirs. All are missing where not
+    every run came so far (``reached``): the others' median would be that of the lucky ones.
+    """
+    made = ended_runs(runs)
+    made = made[made["dataset"].isin(TARGETS) & made["evaluated_top1"].notna()]
+    made["panel"] = made["loader"].map(style.loader_name) + SEPARATOR + with_model(made)
+    sizes = made.groupby([name for name in KEYS if name != "world_size"])["world_size"]
+    rows = [_time(group) for _, group in made[sizes.transform("nunique") > 1].groupby(KEYS)]
+    return stack([pd.DataFrame(rows, columns=list(TIMES))], TIMES)
+
+
+def _time(group: pd.DataFrame) -> dict[str, Any]:
+    first, known = group.iloc[0].to_dict(), group[~group["lost"]]
+    target = TARGETS[first["dataset"]]
+    hits = [reached(run, target) for run in known.to_dict("records")]
+    found = [hit for hit in hits if hit]
+    seconds = [hit[1] for hit in found] if found and len(found) == len(hits) else [np.nan]
+    return first | {
+        "target": target,
+        "n": len(known),
+        "reached": len(found),
+        "failed": int(group["lost"].sum()),
+        "epochs": np.median([hit[0] for hit in found]) if np.isfinite(seconds).all() else np.nan,
+        "value": np.median(seconds),
+        "low": min(seconds),
+        "high": max(seconds),
+        "commit": ";".join(sorted(set(known["commit"]))),
+    }
+
+
+@styled
+def draw_times(points: pd.DataFrame) -> Figure:
+    """Return the seconds to accuracy over ranks; a panel per setting, network and loader."""
+    points = style.with_framework_strategy(points)
+    looks = style.strategy_looks(points["framework_strategy"])
+    legend = handles(style.strategies_named(looks), markersize=5)
+    caption = _time_caption(points)
+    figure, panels = panel_figure(_fastest(points), points, legend, caption, 2.2)
+    for ax, part in panels:
+        curves.rate_axis(ax, part[["value", "low", "high"]].stack(), "seconds of training")
+        curves.rank_axis(ax, part["world_size"])
+        curves.lines(ax, part, "world_size", "framework_strategy", looks, markersize=5)
+    return figure
+
+
+def _fastest(points: pd.DataFrame) -> str:
+    known = points[points["value"].notna()]
+    if known.empty:
+        return "No configuration has reached the accuracy at two numbers of ranks"
+    best = known.loc[known["value"].idxmin()]
+    name = style.strategy_name(best["framework_strategy"])
+    ranks = plural(best["world_size"], "rank")
+    time = f"The shortest median time to {best['target']:.0%} is {best['value']:.3g} s"
+    return f"{time}: {name} on {ranks}"
+
+
+def _time_caption(points: pd.DataFrame) -> list[str]:
+    if points.empty:
+        return []
+    known = points[points["n"] > 0]
+    short = int((known["reached"] < known["n"]).sum())
+    return [
+        "Medians of the runs; bars: their range. Without evaluations.",
+        *([f"Configurations not drawn, as not every run arrived: {short}."] if short else []),
+        *captions.lost(points),
+        *captions.discontinued(known),
+    ]
