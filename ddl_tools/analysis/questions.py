@@ -12,7 +12,9 @@ from ddl_tools.analysis.figures import (
     advice,
     comparison,
     learning_curves,
+    library_accuracy,
     loader_bound,
+    memory,
     scaling,
     scaling_bands,
     schedules,
@@ -107,8 +109,8 @@ QUESTIONS = {
     "memory_per_rank": Question(
         "How much memory does a rank need?",
         "20_memory",
-        lambda tables: comparison.memory_points(tables.runs),
-        comparison.draw_memory,
+        lambda tables: memory.memory_points(tables.runs),
+        memory.draw_memory,
         needs="FSDP or ZeRO beside another strategy, and runs with their memory",
     ),
     "loader_bound": Question(
@@ -181,8 +183,8 @@ QUESTIONS = {
     "accuracy_by_library": Question(
         "Do all libraries reach the same accuracy?",
         "21_related_papers",
-        lambda tables: comparison.accuracy_points(tables.runs),
-        comparison.draw_accuracy,
+        lambda tables: library_accuracy.accuracy_points(tables.runs),
+        library_accuracy.draw_accuracy,
         needs="several libraries that evaluated",
     ),
     "schedules": Question(

@@ -1,23 +1,26 @@
-"""All configurations of a study, best first: throughput, accuracy or memory, a row each.
+"""Throughput of all configurations of a study, beside its ratio to the baseline; best first."""
 
-Throughputs stand beside their ratio to one configuration, the baseline.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import PercentFormatter
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.configurations import ended_runs, numbered, specs, stack
+from ddl_tools.analysis.configurations import ended_runs, specs
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures import naming
-from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
+from ddl_tools.analysis.figures.columns import ORIGIN, typed
+from ddl_tools.analysis.figures.study_rows import (
+    REACHED,
+    WHO_ROWS,
+    Groups,
+    draw_runs,
+    listed,
+    studies,
+)
 from ddl_tools.analysis.interleaving import (
     CPU,
     Interleaved,
@@ -32,25 +35,18 @@ from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.rows import (
     count_text,
     draw_values,
-    interval,
-    percent,
     ratio_text,
     row_figure,
 )
 from ddl_tools.analysis.plot.style import three_digits
-from ddl_tools.analysis.tables import whole
 from ddl_tools.labels import plural
 from ddl_tools.records.rounds import DISTURBED, FIRST
 
-_WHO = f"question panel {WHO} world_size second_start label"
-_REACHED = "n failed value low high"
 COMPARISON = typed(
-    _WHO, _REACHED, "windows base base_rule ratio ratio_low ratio_high start_ratios decision",
+    WHO_ROWS, REACHED, "windows base base_rule ratio ratio_low ratio_high start_ratios decision",
     "pairs cpu_ratio cpu_ratio_low cpu_ratio_high cpu_decision",
     "common unsaid left_out rounds_left_out", ORIGIN,
 )  # fmt: skip
-ACCURACY = typed(_WHO, "dataset", _REACHED, "repeats", ORIGIN)
-MEMORY = typed(_WHO, _REACHED, "repeats state throughput", ORIGIN)
 
 REFERENCE = "the reference that the study names"
 FEWEST = "no reference is named: the first configuration that changes the fewest settings"
@@ -61,17 +57,9 @@ WORDS = {
     estimates.EQUIVALENT: f"equivalent within {MARGIN:.0%}",
     estimates.INCONCLUSIVE: estimates.INCONCLUSIVE,
 }
-GIB = 2**30
-_BYTES = 4  # of a number in fp32, in which all strategies keep what they train
 
 _BEYOND = 2.0  # an axis goes no further than this from the ratios for the sake of an interval
 _BAND = f"within {100 * MARGIN:g} % of the baseline"
-_STATE: dict[str, Any] = {"marker": "|", "markersize": 13, "markeredgewidth": 2.0}
-_STATE_NAME = "share of weights, gradients, momenta"
-
-Groups = Sequence[pd.DataFrame]
-Summary = Callable[[Groups, pd.DataFrame], list[dict[str, Any]]]
-"""From the runs of each configuration and one row of each to more columns of these rows."""
 
 
 def points(
@@ -113,7 +101,7 @@ def points(
                 "pairs": counted(own.windows.keys() & base_wall.windows.keys()),
                 "base": firsts["label"][base],
                 "base_rule": REFERENCE if is_reference[base] else FEWEST,
-                "start_ratios": _listed(_start_ratios(own, base_wall)),
+                "start_ratios": listed(_start_ratios(own, base_wall)),
             }
             if place == base:
                 row["ratio"] = 1.0 if len(own.values) else np.nan
@@ -124,100 +112,9 @@ def points(
             rows.append(row)
         return rows
 
-    table = _studies(made, runs, question, summary, COMPARISON)
+    table = studies(made, runs, question, summary, COMPARISON)
     rounds = {} if windows is None else _rounds_left_out(windows)
     return table.assign(rounds_left_out=table["study"].map(rounds).astype("string"))
-
-
-def accuracy_points(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy of each configuration that evaluated, of studies of several libraries.
-
-    value is the mean of the last top-1 accuracies of the n runs, 0 to 1, low and high their range.
-    """
-    made = ended_runs(runs)
-    made = made[made["top1"].notna() | made["lost"]]
-    made = made.assign(value=made["top1"].mask(made["lost"]))
-    several = made["framework"].where(made["value"].notna()).groupby(made["study"])
-
-    def summary(groups: Groups, _: pd.DataFrame) -> list[dict[str, Any]]:
-        return [_range(group["value"]) | {"value": group["value"].mean()} for group in groups]
-
-    return _studies(made[several.transform("nunique") > 1], runs, "", summary, ACCURACY)
-
-
-def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per configuration of each study that shards, the least memory first.
-
-    value is the most memory of any rank in a warm epoch, GiB, over the n runs; low is that of the
-    run with the least. state is `state_bytes` in GiB, missing for networks of unknown size.
-    throughput is the geometric mean, images/s.
-    """
-    made = ended_runs(runs)
-    made = made[made["max_memory_bytes"].notna() | made["lost"]]
-    memory = (made["max_memory_bytes"].astype("float64") / GIB).mask(made["lost"])
-    known = made["strategy"].where(made["max_memory_bytes"].notna())
-    sharded = made["strategy"].eq("fsdp") | (made["deepspeed_zero_stage"] > 0)
-    asked = known.groupby(made["study"]).transform("nunique") > 1
-    asked &= sharded.groupby(made["study"]).transform("any")
-    made = made.assign(speed=made["value"], value=memory)
-
-    def summary(groups: Groups, _: pd.DataFrame) -> list[dict[str, Any]]:
-        return [
-            _range(group["value"])
-            | {
-                "value": group["value"].max(),
-                "state": _state(group.iloc[0]) / GIB,
-                "throughput": np.exp(np.log(group["speed"].dropna().astype(float)).mean()),
-            }
-            for group in groups
-        ]
-
-    table = _studies(made[asked], runs, "", summary, MEMORY)
-    return table.sort_values(["panel", "value", "label"], ignore_index=True, kind="stable")
-
-
-def _studies(
-    made: pd.DataFrame,
-    runs: pd.DataFrame,
-    question: str,
-    summary: Summary,
-    columns: dict[str, str],
-) -> pd.DataFrame:
-    """Return the rows of the configurations of each study, panel by panel."""
-    tables = [pd.DataFrame(columns=list(columns))]
-    for study, own in made.groupby("study"):
-        numbers = numbered(own, naming.KEY)
-        firsts = own[~numbers.duplicated()]
-        common = naming.common(firsts)
-        about = own.assign(
-            label=numbers.map(dict(enumerate(naming.names(firsts)))),
-            common=common,
-            unsaid=naming.unsaid(firsts),
-            left_out=naming.left_out(whole(runs[runs["study"] == study]), own),
-            question=question,
-        )
-        texts = naming.place_texts(about.drop_duplicates(naming.PLACE))
-        places = about.groupby(naming.PLACE, dropna=False, sort=False)
-        for text, (_, place) in zip(texts, places, strict=True):
-            groups = [group for _, group in place.groupby(naming.KEY, dropna=False)]
-            firsts = pd.concat([group.head(1) for group in groups], ignore_index=True)
-            firsts["label"] = naming.distinguished(firsts)
-            found = zip(groups, summary(groups, firsts), strict=True)
-            rows = pd.DataFrame([_reached(group) | more for group, more in found])
-            table = firsts.assign(panel=": ".join(filter(None, [str(study), text or common])))
-            table[list(rows)] = rows
-            tables.append(table.sort_values(["value", "label"], ascending=[False, True]))
-    return stack(tables, columns)
-
-
-def _reached(group: pd.DataFrame) -> dict[str, Any]:
-    known = group[group["value"].notna()]
-    return {
-        "n": len(known),
-        "failed": int(group["lost"].sum()),
-        "repeats": _listed(known["value"]),
-        "commit": ";".join(sorted(set(known["commit"]))),
-    }
 
 
 def _start_ratios(own: Sample, base: Sample) -> list[float]:
@@ -231,17 +128,9 @@ def _start_ratios(own: Sample, base: Sample) -> list[float]:
     return [value / estimates.middle(to).ratio for values, to in sides for value in values]
 
 
-def _listed(values: Iterable[float]) -> str:
-    return ";".join(f"{one:.6g}" for one in values)
-
-
 def _compared(ratio: Estimate, name: str, decision: str) -> dict[str, Any]:
     decided = None if np.isnan(ratio.low) else estimates.decision(ratio)
     return ratio.columns(name) | {decision: decided}
-
-
-def _range(values: pd.Series) -> dict[str, Any]:
-    return {"low": values.min(), "high": values.max()}
 
 
 def _base(groups: Groups, firsts: pd.DataFrame, is_reference: Sequence[bool]) -> int:
@@ -275,27 +164,6 @@ def _rounds_left_out(windows: pd.DataFrame) -> dict[str, str]:
     return texts
 
 
-def state_bytes(parameters: float, shards: int, ranks: int, momentum: bool) -> float:
-    """Return what weights, gradients and momenta take on one of several ranks, bytes.
-
-    Each of the three is four bytes a parameter. Momenta are divided among ranks from one kind of
-    shards on, gradients from two, weights from three (Rajbhandari et al. 2020, ZeRO, section 5).
-    Buffers and second copies of a framework are not in it.
-    """
-    shared = [shards >= 3, shards >= 2] + ([shards >= 1] if momentum else [])
-    return _BYTES * parameters * sum(1 / ranks if part else 1 for part in shared)
-
-
-def _state(run: pd.Series) -> float:
-    """Return `state_bytes` of a run; NaN where its record lacks a part of it."""
-    # FSDP keeps whole gradients until the last micro-batch.
-    whole_gradients = run["strategy"] == "fsdp" and run["accumulation"] > 1
-    if pd.isna(run["parameters"]) or run["optimizer"] != "sgd" or whole_gradients:
-        return np.nan
-    shards = 3 if run["strategy"] == "fsdp" else int(run["deepspeed_zero_stage"])
-    return state_bytes(run["parameters"], shards, run["world_size"], run["momentum"] > 0)
-
-
 @styled
 def draw(points: pd.DataFrame) -> Figure:
     """Return the ratio of each configuration to the baseline, that of every start a dot."""
@@ -317,85 +185,12 @@ def draw(points: pd.DataFrame) -> Figure:
         if table["ratio"].isna().all():
             continue
         table = table.assign(value=table["ratio"], low=table["ratio_low"], high=table["ratio_high"])
-        dots = _draw_runs(ax, table, looks, "start_ratios")
+        dots = draw_runs(ax, table, looks, "start_ratios")
         draw_values(ax, table, looks)
         ax.axvspan(1 / (1 + MARGIN), 1 + MARGIN, color=style.BOUND_COLOUR, linewidth=0, zorder=0)
         ax.axvline(1, **style.IDEAL)
         low, high = _ends(table)
         ax.set_xlim(max(min([low, *dots]), 0), max([high, *dots]))
-    return figure
-
-
-def _draw_runs(
-    ax: Axes, table: pd.DataFrame, looks: style.Looks, column: str = "repeats"
-) -> list[float]:
-    """Draw the runs as small dots where a configuration has several; return all values."""
-    found: list[float] = []
-    for row in table[table["n"] > 0].to_dict("records"):
-        values = np.array(row[column].split(";"), dtype=float)
-        found += values.tolist()
-        if row["n"] > 1:
-            ax.plot(values, np.full(len(values), row["row"] + 0.25), ".", markersize=3,
-                    color=looks[row["framework_strategy"]]["color"], alpha=0.6)  # fmt: skip
-    return found
-
-
-@styled
-def draw_accuracy(points: pd.DataFrame) -> Figure:
-    """Return the accuracy of each configuration with the range of its runs, every run a dot."""
-    points = style.with_framework_strategy(points)
-    looks = style.strategy_looks(points["framework_strategy"])
-    known = points[points["n"] > 0]
-    title = "No study measured here has evaluated with several libraries"
-    if len(known):
-        reached = captions.span(100 * known["value"], "{:.1f}")
-        names = ", ".join(map(style.dataset_name, known["dataset"].unique()))
-        title = f"All libraries reach {reached} % of {names}"
-    figure, panels = row_figure(
-        title,
-        points,
-        handles(style.strategies_named(looks)),
-        ["Mean of the last top-1 accuracies of n runs, dots: runs; bars: their range.",
-         *captions.provenance(points, "")],
-        ["n", "top-1 (%)"],
-        lambda one: [count_text(one.iloc[0]), _percents(one.iloc[0])],
-        "top-1 accuracy of the test images",
-    )  # fmt: skip
-    for ax, table in panels:
-        _draw_runs(ax, table, looks)
-        draw_values(ax, table, looks)
-        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
-    return figure
-
-
-@styled
-def draw_memory(points: pd.DataFrame) -> Figure:
-    """Return the peak memory of each configuration, the least on top, beside its arithmetic."""
-    points = style.with_framework_strategy(points)
-    looks = style.strategy_looks(points["framework_strategy"])
-    known = points[points["n"] > 0]
-    title = "No study measured here has recorded the memory of two strategies"
-    if len(known):
-        least, most = (known.loc[getattr(known["value"], f"idx{end}")()] for end in ("min", "max"))
-        share = least["value"] / most["value"]
-        runs = (np.array(one["repeats"].split(";"), dtype=float) for one in (least, most))
-        doubt = captions.doubt(estimates.unpaired_ratio(*runs))
-        title = f"{least['label']} needs {percent(share)} of the memory of {most['label']}"
-        title += f": {doubt}" if doubt else ""
-    figure, panels = row_figure(
-        title,
-        points,
-        [*handles(style.strategies_named(looks)), *handles({_STATE_NAME: _STATE}, color="#555555")],
-        ["The most of any rank in warm training epochs, bars down to the least of n runs. "
-         "On a CPU: memory above that before the network.", *captions.provenance(points, "")],
-        ["n", "GiB", "images/s"],
-        lambda one: _memory_cells(one.iloc[0]),
-        "peak memory of a rank (GiB)",
-    )  # fmt: skip
-    for ax, table in panels:
-        ax.plot(table["state"], table["row"], linestyle="none", color="#555555", **_STATE)
-        draw_values(ax, table, looks)
-        ax.set_xlim(left=0)
     return figure
 
 
@@ -456,17 +251,6 @@ def word(row: Any, stem: str = "") -> str:
     if not pd.isna(row[f"{stem}decision"]):
         return WORDS[row[f"{stem}decision"]]
     return "" if np.isnan(row[f"{stem}ratio"]) else captions.ONE_START
-
-
-def _percents(row: pd.Series) -> str:
-    scaled = 100 * row[["value", "low", "high"]].astype(float)
-    return f"{scaled['value']:.1f}{interval(scaled, '{:.1f}')}" if row["n"] else "none"
-
-
-def _memory_cells(row: pd.Series) -> list[str]:
-    if not row["n"]:
-        return [count_text(row), "none", ""]
-    return [count_text(row), f"{row['value']:.2f}", three_digits(row["throughput"])]
 
 
 def _caption(points: pd.DataFrame) -> list[str]:

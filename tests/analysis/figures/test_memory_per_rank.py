@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddl_tools.analysis.figures.comparison import GIB, draw_memory, memory_points, state_bytes
+from ddl_tools.analysis.figures.memory import GIB, draw_memory, memory_points, state_bytes
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row

@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddl_tools.analysis.figures import accuracy, accuracy_differences, accuracy_runs, comparison
+from ddl_tools.analysis.figures import (
+    accuracy,
+    accuracy_differences,
+    accuracy_runs,
+    memory,
+)
 from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
@@ -61,7 +66,7 @@ def test_memory(tree: Tree, make_run: MakeRun, factors: Sequence[float], end: st
     for (strategy, gib), (repeat, factor) in itertools.product(
         {"ddp": 2.0, "fsdp": 1.0}.items(), enumerate(factors)
     ):
-        taken = round(gib * factor * comparison.GIB)
+        taken = round(gib * factor * memory.GIB)
         rows = [epoch_row(epoch, max_memory_bytes=taken) for epoch in range(2)]
         make_run(rows=rows, strategy=strategy, gpus_per_node=2, repeat=repeat)
     assert title("memory_per_rank", tree).startswith("PyTorch-FSDP needs ")

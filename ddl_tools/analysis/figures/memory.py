@@ -1,0 +1,116 @@
+"""Peak memory of the configurations of a study, the least first, beside its arithmetic."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ddl_tools.analysis import estimates
+from ddl_tools.analysis.configurations import ended_runs
+from ddl_tools.analysis.figures.columns import ORIGIN, typed
+from ddl_tools.analysis.figures.study_rows import REACHED, WHO_ROWS, Groups, studies, value_range
+from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.plot.canvas import handles, styled
+from ddl_tools.analysis.plot.rows import (
+    count_text,
+    draw_values,
+    percent,
+    row_figure,
+)
+from ddl_tools.analysis.plot.style import three_digits
+
+MEMORY = typed(WHO_ROWS, REACHED, "repeats state throughput", ORIGIN)
+GIB = 2**30
+_BYTES = 4  # of a number in fp32, in which all strategies keep what they train
+_STATE: dict[str, Any] = {"marker": "|", "markersize": 13, "markeredgewidth": 2.0}
+_STATE_NAME = "share of weights, gradients, momenta"
+
+
+def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per configuration of each study that shards, the least memory first.
+
+    value is the most memory of any rank in a warm epoch, GiB, over the n runs; low is that of the
+    run with the least. state is `state_bytes` in GiB, missing for networks of unknown size.
+    throughput is the geometric mean, images/s.
+    """
+    made = ended_runs(runs)
+    made = made[made["max_memory_bytes"].notna() | made["lost"]]
+    memory = (made["max_memory_bytes"].astype("float64") / GIB).mask(made["lost"])
+    known = made["strategy"].where(made["max_memory_bytes"].notna())
+    sharded = made["strategy"].eq("fsdp") | (made["deepspeed_zero_stage"] > 0)
+    asked = known.groupby(made["study"]).transform("nunique") > 1
+    asked &= sharded.groupby(made["study"]).transform("any")
+    made = made.assign(speed=made["value"], value=memory)
+
+    def summary(groups: Groups, _: pd.DataFrame) -> list[dict[str, Any]]:
+        return [
+            value_range(group["value"])
+            | {
+                "value": group["value"].max(),
+                "state": _state(group.iloc[0]) / GIB,
+                "throughput": np.exp(np.log(group["speed"].dropna().astype(float)).mean()),
+            }
+            for group in groups
+        ]
+
+    table = studies(made[asked], runs, "", summary, MEMORY)
+    return table.sort_values(["panel", "value", "label"], ignore_index=True, kind="stable")
+
+
+def state_bytes(parameters: float, shards: int, ranks: int, momentum: bool) -> float:
+    """Return what weights, gradients and momenta take on one of several ranks, bytes.
+
+    Each of the three is four bytes a parameter. Momenta are divided among ranks from one kind of
+    shards on, gradients from two, weights from three (Rajbhandari et al. 2020, ZeRO, section 5).
+    Buffers and second copies of a framework are not in it.
+    """
+    shared = [shards >= 3, shards >= 2] + ([shards >= 1] if momentum else [])
+    return _BYTES * parameters * sum(1 / ranks if part else 1 for part in shared)
+
+
+def _state(run: pd.Series) -> float:
+    """Return `state_bytes` of a run; NaN where its record lacks a part of it."""
+    # FSDP keeps whole gradients until the last micro-batch.
+    whole_gradients = run["strategy"] == "fsdp" and run["accumulation"] > 1
+    if pd.isna(run["parameters"]) or run["optimizer"] != "sgd" or whole_gradients:
+        return np.nan
+    shards = 3 if run["strategy"] == "fsdp" else int(run["deepspeed_zero_stage"])
+    return state_bytes(run["parameters"], shards, run["world_size"], run["momentum"] > 0)
+
+
+@styled
+def draw_memory(points: pd.DataFrame) -> Figure:
+    """Return the peak memory of each configuration, the least on top, beside its arithmetic."""
+    points = style.with_framework_strategy(points)
+    looks = style.strategy_looks(points["framework_strategy"])
+    known = points[points["n"] > 0]
+    title = "No study measured here has recorded the memory of two strategies"
+    if len(known):
+        least, most = (known.loc[getattr(known["value"], f"idx{end}")()] for end in ("min", "max"))
+        share = least["value"] / most["value"]
+        runs = (np.array(one["repeats"].split(";"), dtype=float) for one in (least, most))
+        doubt = captions.doubt(estimates.unpaired_ratio(*runs))
+        title = f"{least['label']} needs {percent(share)} of the memory of {most['label']}"
+        title += f": {doubt}" if doubt else ""
+    figure, panels = row_figure(
+        title,
+        points,
+        [*handles(style.strategies_named(looks)), *handles({_STATE_NAME: _STATE}, color="#555555")],
+        ["The most of any rank in warm training epochs, bars down to the least of n runs. "
+         "On a CPU: memory above that before the network.", *captions.provenance(points, "")],
+        ["n", "GiB", "images/s"],
+        lambda one: _memory_cells(one.iloc[0]),
+        "peak memory of a rank (GiB)",
+    )  # fmt: skip
+    for ax, table in panels:
+        ax.plot(table["state"], table["row"], linestyle="none", color="#555555", **_STATE)
+        draw_values(ax, table, looks)
+        ax.set_xlim(left=0)
+    return figure
+
+
+def _memory_cells(row: pd.Series) -> list[str]:
+    if not row["n"]:
+        return [count_text(row), "none", ""]
+    return [count_text(row), f"{row['value']:.2f}", three_digits(row["throughput"])]

@@ -1,0 +1,89 @@
+"""Rows of the configurations of each study, panel by panel, and the dots of their runs."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from ddl_tools.analysis.configurations import numbered, stack
+from ddl_tools.analysis.figures import naming
+from ddl_tools.analysis.figures.columns import WHO
+from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.tables import whole
+
+WHO_ROWS = f"question panel {WHO} world_size second_start label"
+REACHED = "n failed value low high"
+
+Groups = Sequence[pd.DataFrame]
+Summary = Callable[[Groups, pd.DataFrame], list[dict[str, Any]]]
+"""From the runs of each configuration and one row of each to more columns of these rows."""
+
+
+def studies(
+    made: pd.DataFrame,
+    runs: pd.DataFrame,
+    question: str,
+    summary: Summary,
+    columns: dict[str, str],
+) -> pd.DataFrame:
+    """Return the rows of the configurations of each study, panel by panel."""
+    tables = [pd.DataFrame(columns=list(columns))]
+    for study, own in made.groupby("study"):
+        numbers = numbered(own, naming.KEY)
+        firsts = own[~numbers.duplicated()]
+        common = naming.common(firsts)
+        about = own.assign(
+            label=numbers.map(dict(enumerate(naming.names(firsts)))),
+            common=common,
+            unsaid=naming.unsaid(firsts),
+            left_out=naming.left_out(whole(runs[runs["study"] == study]), own),
+            question=question,
+        )
+        texts = naming.place_texts(about.drop_duplicates(naming.PLACE))
+        places = about.groupby(naming.PLACE, dropna=False, sort=False)
+        for text, (_, place) in zip(texts, places, strict=True):
+            groups = [group for _, group in place.groupby(naming.KEY, dropna=False)]
+            firsts = pd.concat([group.head(1) for group in groups], ignore_index=True)
+            firsts["label"] = naming.distinguished(firsts)
+            found = zip(groups, summary(groups, firsts), strict=True)
+            rows = pd.DataFrame([_reached(group) | more for group, more in found])
+            table = firsts.assign(panel=": ".join(filter(None, [str(study), text or common])))
+            table[list(rows)] = rows
+            tables.append(table.sort_values(["value", "label"], ascending=[False, True]))
+    return stack(tables, columns)
+
+
+def _reached(group: pd.DataFrame) -> dict[str, Any]:
+    known = group[group["value"].notna()]
+    return {
+        "n": len(known),
+        "failed": int(group["lost"].sum()),
+        "repeats": listed(known["value"]),
+        "commit": ";".join(sorted(set(known["commit"]))),
+    }
+
+
+def listed(values: Iterable[float]) -> str:
+    """Return values as one cell."""
+    return ";".join(f"{one:.6g}" for one in values)
+
+
+def value_range(values: pd.Series) -> dict[str, Any]:
+    """Return the ends of some values as columns."""
+    return {"low": values.min(), "high": values.max()}
+
+
+def draw_runs(
+    ax: Axes, table: pd.DataFrame, looks: style.Looks, column: str = "repeats"
+) -> list[float]:
+    """Draw the runs as small dots where a configuration has several; return all values."""
+    found: list[float] = []
+    for row in table[table["n"] > 0].to_dict("records"):
+        values = np.array(row[column].split(";"), dtype=float)
+        found += values.tolist()
+        if row["n"] > 1:
+            ax.plot(values, np.full(len(values), row["row"] + 0.25), ".", markersize=3,
+                    color=looks[row["framework_strategy"]]["color"], alpha=0.6)  # fmt: skip
+    return found
