@@ -21,7 +21,15 @@ from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.result_page import PAGE, commits, link, machines
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
-from ddl_tools.records.paths import README, RESULT_PAGES, Tree, committed, portable, repeated
+from ddl_tools.records.paths import (
+    PROJECT,
+    README,
+    RESULT_PAGES,
+    Tree,
+    committed,
+    portable,
+    repeated,
+)
 from ddl_tools.records.run import RunRecord, read_record
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling import emulated

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from ddl_tools.analysis import claims, estimates
-from ddl_tools.analysis.claims import CONTRADICTED, SUPPORTED, UNDECIDED, Comparison
+from ddl_tools.analysis.claim_comparisons import Comparison
+from ddl_tools.analysis.claims import CONTRADICTED, SUPPORTED, UNDECIDED
 from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.paper import AACH, FORMATS, read_paper
 from ddl_tools.analysis.tables import (
@@ -20,6 +21,7 @@ from ddl_tools.analysis.tables import (
     windows_table,
 )
 from ddl_tools.records.paths import PAPER, STUDIES, Tree
+from ddl_tools.scaling.paper import BATCH_SIZE, EPOCHS
 from tests.analysis.conftest import GPU, MACHINE, MakeRun, curve, epoch_row, in_blocks
 from tests.analysis.figures.test_libraries import trained
 
@@ -339,8 +341,8 @@ def test_the_terms_are_those_of_the_papers_settings() -> None:
     settings = pd.read_csv(PAPER / "settings.csv").set_index("name")["value"]
     assert (settings["native_format"], settings["dali_format"]) == ("jpeg folders", "tfrecord")
     assert {k: v for k, v in FORMATS.items() if v != "tfrecord"} == {"native": "folder"}
-    assert int(settings["local_batch_size"]) == claims.BATCH_SIZE
-    assert int(settings["epochs"]) == claims.EPOCHS
+    assert int(settings["local_batch_size"]) == BATCH_SIZE
+    assert int(settings["epochs"]) == EPOCHS
 
 
 @pytest.fixture
