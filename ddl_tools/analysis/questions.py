@@ -11,6 +11,7 @@ from ddl_tools.analysis.figures import (
     accuracy,
     advice,
     comparison,
+    emulated,
     learning_curves,
     library_accuracy,
     loader_bound,
@@ -132,8 +133,8 @@ QUESTIONS = {
     "efficiency_emulated": Question(
         "How efficient are more emulated nodes?",
         "12_scaling",
-        lambda tables: scaling.emulated_points(tables.runs),
-        scaling.draw_emulated,
+        lambda tables: emulated.emulated_points(tables.runs),
+        emulated.draw_emulated,
         needs="emulated runs on one node and on several",
     ),
     "kernel_shares": Question(

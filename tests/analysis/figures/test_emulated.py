@@ -8,8 +8,8 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_tools.analysis.claims import judged
 from ddl_tools.analysis.configurations import ended_runs, with_settings
-from ddl_tools.analysis.figures.scaling import draw_emulated as draw
-from ddl_tools.analysis.figures.scaling import emulated_points as points
+from ddl_tools.analysis.figures.emulated import draw_emulated as draw
+from ddl_tools.analysis.figures.emulated import emulated_points as points
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table

@@ -1,0 +1,183 @@
+"""Efficiency over the nodes of an emulation."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import SpecError
+from ddl_tools.analysis import estimates
+from ddl_tools.analysis.configurations import (
+    VALUE,
+    commits,
+    run_labels,
+    specs,
+    stack,
+    with_settings,
+)
+from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
+from ddl_tools.analysis.figures.scaling import line_looks
+from ddl_tools.analysis.plot import captions, curves, style
+from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
+from ddl_tools.analysis.tables import is_emulated
+from ddl_tools.labels import REPEATS
+from ddl_tools.scaling.emulated import calculated_s
+
+EMULATED = typed(
+    "panel", WHO, "line emu_link_mbit emu_step_ms emu_shrink world_size",
+    "n failed unfaithful value low high calculated", ORIGIN,
+)  # fmt: skip
+# Fields of an emulated run that panel or axis name, or that change no ratio.
+_NOT_NAMED = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images", "epochs", *REPEATS)
+_SHRUNK = ("ddp_bucket_mb", "ddp_first_bucket_mb", "horovod_fusion_mb")
+_SERIES = ["study", "hardware", "setting", "line"]
+# Links and the length of a run divide no series: what is drawn is a ratio over them.
+_SHARED = {"emu_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
+_NO_DELAYS = {"emu_straggler": 1.0, "emu_jitter": 0.0}
+_UNDISTURBED = ["study", "hardware", "strategy", "undisturbed"]
+
+
+def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return parallel efficiency over emulated nodes: `EMULATED`.
+
+    E = (throughput of G ranks / G) / throughput of one, of the same configuration; low and high
+    are its 95 % interval over repeats. One rank sends nothing, so it is the base of all link rates.
+    Delayed ranks without a run of one rank have the base of the configuration without delays.
+    calculated is E by the calculator of `ddl_tools.scaling.communication`, from the step of one
+    rank and the rate of the links. Rejected runs are counted and give no value.
+    """
+    made = _emulated(runs)
+    rows = []
+    for _, series in made.groupby(_SERIES, sort=True):
+        alone = series[series["world_size"] == 1]
+        base = alone if len(alone) else _without_delays(made, series.iloc[0])
+        for _, panel in series[series["world_size"] > 1].groupby("emu_link_mbit"):
+            sizes = [part for _, part in panel.groupby("world_size")]
+            rows += [_row(part, base, panel) for part in ([alone] if len(alone) else []) + sizes]
+    table = pd.DataFrame(rows, columns=list(EMULATED))
+    if table["study"].nunique() > 1:
+        table["panel"] += " (" + table["study"] + ")"
+    order = ["study", "emu_link_mbit", "line", "world_size"]
+    return stack([table.sort_values(order, ascending=[True, False, True, True])], EMULATED)
+
+
+def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the emulated runs that have ended, with what pools them and what they are called."""
+    ended = runs["status"].isin(["completed", "failed"]) & (runs["world_size"] > 0)
+    emulated = runs[is_emulated(runs) & ended]
+    undisturbed = with_settings(emulated.assign(**_SHARED, **_NO_DELAYS))
+    made = with_settings(emulated.assign(**_SHARED)).assign(
+        **emulated[list(_SHARED)],
+        commit=commits(emulated),
+        undisturbed=undisturbed["setting"],
+    )
+    real = {name: emulated[name] * emulated["emu_shrink"] for name in _SHRUNK}
+    apart = run_labels(emulated.assign(**real), _NOT_NAMED)  # sizes of the network that is emulated
+    made["line"] = [
+        ", ".join(filter(None, (style.strategy_name(strategy), label))) + differs
+        for strategy, label, differs in zip(made["strategy"], apart, made["differs"], strict=True)
+    ]
+    faithful = (made["status"] == "completed") & made["unfaithful"].isna()
+    return made.assign(value=made[VALUE].where(faithful))
+
+
+def _without_delays(made: pd.DataFrame, delayed: pd.Series) -> pd.DataFrame:
+    """Return the runs of one rank that are like `delayed`, but for its delays."""
+    alike = (made[_UNDISTURBED] == delayed[_UNDISTURBED]).all(axis=1)
+    without = (made[list(_NO_DELAYS)] == pd.Series(_NO_DELAYS)).all(axis=1)
+    return made[alike & without & (made["world_size"] == 1)]
+
+
+def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[str, Any]:
+    first, ranks = runs.iloc[0], int(runs["world_size"].iloc[0])
+    mbit = panel["emu_link_mbit"].iloc[0]
+    known, bases = (part["value"].dropna().to_numpy(float) for part in (runs, base))
+    row = {name: first[name] for name in EMULATED if name in first} | {
+        "panel": f"links of {mbit:g} Mbit/s",
+        "emu_link_mbit": mbit,
+        "n": len(known),
+        "failed": int((runs["status"] == "failed").sum()),
+        "unfaithful": int(runs["unfaithful"].notna().sum()),
+        "commit": ";".join(sorted(set(runs["commit"]))),
+        **dict.fromkeys(["value", "low", "high", "calculated"], np.nan),
+    }
+    if ranks == 1 and len(known):
+        row["value"] = 1.0
+    elif len(known) and len(bases):
+        row |= estimates.scaled(estimates.unpaired_ratio(known, bases), 1 / ranks).columns()
+        row["calculated"] = _calculated(RunSpec(**specs(runs.iloc[:1])[0]), bases.mean())
+    return row
+
+
+def _calculated(spec: RunSpec, rate: float) -> float:
+    """Return E of an emulated run from the throughput of one rank, nan where nothing models it."""
+    alone_s = spec.local_batch_size / rate
+    try:
+        return alone_s / calculated_s(spec, alone_s, spec.emu_link_mbit)
+    except SpecError:
+        return float("nan")
+
+
+@styled
+def draw_emulated(points: pd.DataFrame) -> Figure:
+    """Return E over emulated nodes, in the colours of the frameworks, dashed."""
+    drawn = points[points["value"].notna()]
+    looks = line_looks(drawn, first=1)
+    smaller = captions.counted("", drawn["emu_shrink"])
+    calculated, horovod = drawn["calculated"].notna().any(), drawn["strategy"].eq("horovod").any()
+    alone = points["world_size"] == 1  # the base, which stands in each panel
+    once = points[~alone | ~points.duplicated(["study", "line", "world_size"])]
+    rejected = int(once["unfaithful"].sum())
+    baseless = sorted(set(points.loc[points["n"] > 0, "line"]) - set(drawn["line"]))
+    figure, panels = panel_figure(
+        f"EMULATED: {_slowest(drawn)}",
+        points,
+        handles(looks),
+        [
+            f"Nodes are network namespaces of one machine; ResNet50's gradients {smaller} times "
+            "smaller.",
+            *captions.provenance(points, "the ratio"),
+            *(["Crosses: calculated, nothing fitted."] if calculated else []),
+            *(["Open: one run."] if _single(drawn).any() else []),
+            *([f"Rejected: {rejected} runs."] if rejected else []),
+            *[f"No run of one rank: {name}." for name in baseless],
+            *(["Horovod's negotiation is not scaled."] if horovod else []),
+        ],
+        2.0,
+        columns=3,
+    )
+    for ax, part in panels:
+        part = part[part["value"].notna()]
+        curves.rank_axis(ax, part["world_size"], "emulated nodes G")
+        ax.set_ylabel("parallel efficiency E")
+        ax.set_ylim(0, 1.1)
+        ax.axhline(1, **style.IDEAL)
+        for number, (line, look) in enumerate(looks.items()):
+            own = part[part["line"] == line].sort_values("world_size")
+            x = curves.apart(ax, own["world_size"], number, len(looks))
+            curves.line(ax, x, own, look | {"markersize": 5})
+            ax.plot(x, own["calculated"], "x", color="black", markersize=3.5, zorder=7)
+            one = _single(own)
+            ax.plot(x[one], own.loc[one, "value"], zorder=6, markersize=5,
+                    **look | {"linestyle": "none", "markerfacecolor": "white"})  # fmt: skip
+    return figure
+
+
+def _slowest(drawn: pd.DataFrame) -> str:
+    """Return the efficiencies on the most nodes, at the slowest links with the most repeats."""
+    if drawn.empty:
+        return "nothing measured here yet"
+    most = drawn[drawn["world_size"] == drawn["world_size"].max()]
+    fewest = most.groupby("emu_link_mbit")["n"].min()
+    rate = fewest.index[fewest == fewest.max()].min()
+    here = most[most["emu_link_mbit"] == rate].sort_values("value")
+    ends = here if len(here) < 2 else here.iloc[[-1, 0]]
+    reached = " and ".join(f"{one.value:.2f} with {one.line}" for one in ends.itertuples())
+    return f"on {most['world_size'].iloc[0]} nodes at {rate:g} Mbit/s, E is {reached}"
+
+
+def _single(points: pd.DataFrame) -> "pd.Series[bool]":
+    """Say which values rest on a single run; the base is 1 by definition."""
+    return (points["n"] == 1) & (points["world_size"] > 1)
