@@ -5,29 +5,21 @@ Both are made of the points of a figure. Result pages and notebooks show them be
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pandas as pd
 
-from ddl_tools.analysis.figures import comparison, shares
+from ddl_tools.analysis.figures import shares
 from ddl_tools.analysis.figures.accuracy_differences import answers, lost
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.analysis.plot.rows import named, ratio_text
+from ddl_tools.analysis.plot.rows import cell_text, named, ratio_text
 from ddl_tools.analysis.plot.style import three_digits
+from ddl_tools.analysis.ratio_answers import compared, nearest
 
 MOST_ROWS, MOST_SENTENCES = 10, 3
-_MOST_NAMED = 4  # configurations in one sentence
-# Settings in which a configuration may differ from the baseline.
-_FACTORS = {
-    "strategy": ["framework", "strategy"],
-    "loader": ["loader", "data_format"],
-    "network": ["model"],
-    "number of ranks": ["world_size"],
-}
 _LIMITS = ["met", "uncertain", "violated"]
 
 Points: TypeAlias = pd.DataFrame
-Row: TypeAlias = Any
 # What columns are called in tables; the others have their own names.
 _HEADS = {
     "label": "configuration",
@@ -77,7 +69,7 @@ class Answer:
         if self.say:
             return self.say(points)[:MOST_SENTENCES]
         rows = self.rows(points).to_dict("records")
-        texts = [{str(name): _text(row, str(name)) for name in row} for row in rows]
+        texts = [{str(name): cell_text(row, str(name)) for name in row} for row in rows]
         lines = [self.line.format_map(row) for row in [*texts[:2], *texts[2:][-1:]]]
         return [line[:1].upper() + line[1:] for line in lines]
 
@@ -86,26 +78,11 @@ class Answer:
         rows = self.rows(points).head(MOST_ROWS).to_dict("records")
         heads = _HEADS | {"value": self.value}
         texts = {
-            heads.get(name, name): [_text(row, name) for row in rows]
+            heads.get(name, name): [cell_text(row, name) for row in rows]
             for name in self.columns.split() or map(str, rows[0])
         }
         table = pd.DataFrame(texts, dtype=str)
         return table.loc[:, (table != "").any()]
-
-
-def _text(row: Row, name: str) -> str:
-    """Return a cell: a number with three digits and its interval."""
-    value = row[name]
-    if pd.isna(value):
-        return ""
-    if not isinstance(value, float):
-        return str(value)
-    ends = [row.get(f"{'' if name == 'value' else f'{name}_'}{end}") for end in ("low", "high")]
-    known = len(set(ends)) == 2 and not pd.isna(ends).any()
-    if value.is_integer() and not known:
-        return f"{value:.0f}"
-    texts = [three_digits(one) for one in (value, *(ends if known else ()))]
-    return texts[0] + (f" [{', '.join(texts[1:])}]" if known else "")
 
 
 def _with_line(points: Points) -> Points:
@@ -130,66 +107,7 @@ def _largest(points: Points, size: str = "world_size") -> Points:
     return known[known[size] == known[size].max()].sort_values("value", ascending=False)
 
 
-# --- configurations against the baseline ---
-
-
-def _differences(panel: Points) -> pd.DataFrame:
-    """Say of each configuration of a panel in which factors it differs from the baseline."""
-    base = panel[panel["label"] == panel["base"]].iloc[0]
-    found = {
-        factor: pd.concat([panel[name] != base[name] for name in names], axis=1).any(axis=1)
-        for factor, names in _FACTORS.items()
-    }
-    table = pd.DataFrame(found)
-    others = ~table.any(axis=1) & (panel["label"] != base["label"])
-    return table.assign(settings=others & ~panel["second_start"].fillna(False))
-
-
-def _compared(points: Points) -> list[str]:
-    """Return the ratios of what differs from the baseline in one factor; else best and worst."""
-    found = []
-    for _, panel in points[points["ratio"].notna()].groupby("panel", sort=False):
-        base, differs = str(panel["base"].iloc[0]), _differences(panel)
-        others = ~panel["second_start"].fillna(False) & (panel["label"] != base)
-        alone = differs[others & (differs.sum(axis=1) == 1)]
-        groups = {f"by {name}": panel.loc[alone.index[alone[name]]] for name in alone}
-        if alone.empty and others.any():
-            groups = {"of the fastest and the slowest": panel[others].iloc[[0, -1]]}
-        for name, rows in groups.items():
-            texts = [_against(row, base) for row in rows.to_dict("records")]
-            if len(texts) > _MOST_NAMED:
-                texts = [f"{len(texts)} configurations from {texts[-1]} to {texts[0]}"]
-            if texts:
-                rate = three_digits(panel.loc[panel["label"] == base, "value"].iloc[0])
-                how = ", within each commit" if comparison.within_commits(panel) else ""
-                text = f"relative to {base} ({rate} images/s){how}: {'; '.join(texts)}."
-                found.append(f"Throughput {name}, {text}")
-        if not others.any():
-            found.append(f"{base}: {_text(panel.iloc[0], 'value')} images/s.")
-    return found
-
-
-def _against(row: Row, base: str) -> str:
-    """Return a ratio with what the label has and that of the baseline has not."""
-    own = [part for part in row["label"].split(", ") if part not in base.split(", ")]
-    words = [comparison.word(row)]
-    if not pd.isna(again := row.get("decision_second")) and again != row["decision"]:
-        words.append(f"{comparison.WORDS[again]} when measured again")
-    note = f" ({', '.join(words)})" if any(words) else ""
-    return f"{', '.join(own) or row['label']} {ratio_text(row)}{note}"
-
-
-def _nearest(points: Points) -> Points:
-    """Return the configurations by the number of factors in which they differ from the baseline."""
-    counts = [_differences(panel).sum(axis=1) for _, panel in points.groupby("panel")]
-    many = pd.concat(counts)[~points["second_start"].fillna(False)]
-    table = points.loc[many.sort_index().sort_values(kind="stable").index]
-    rows = table.to_dict("records")
-    words = ["baseline" if row["label"] == row["base"] else comparison.word(row) for row in rows]
-    return table.assign(decision=words, ratio=list(map(ratio_text, rows)))
-
-
-# --- the rows of other tables ---
+# --- the rows of tables ---
 
 
 def _bounded(points: Points) -> Points:
@@ -202,7 +120,7 @@ def _efficiencies(points: Points) -> Points:
     """Return measured efficiencies on the most ranks; without any, each statement of the paper."""
     table = _with_line(points)
     if len(ours := _largest(table[table["source"] == "measured"])):
-        texts = [_text(row, "value") for row in ours.to_dict("records")]
+        texts = [cell_text(row, "value") for row in ours.to_dict("records")]
         return ours.assign(efficiency=texts)
     stated = table[table["source"] == "stated"].drop_duplicates(["statement", "world_size"])
     stated = stated.sort_values(["world_size", "value"], ascending=False)
@@ -214,7 +132,7 @@ def _emulated(points: Points) -> list[str]:
     parts = [part for _, part in _largest(points).groupby("emu_link_mbit")]
     found = []
     for part in sorted(parts, key=lambda part: -part["n"].min()):
-        texts = [f"{row['line']} {_text(row, 'value')}" for row in part.to_dict("records")]
+        texts = [f"{row['line']} {cell_text(row, 'value')}" for row in part.to_dict("records")]
         first = part.iloc[0]
         found.append(
             f"Efficiency on {first['world_size']} emulated nodes with links of "
@@ -329,7 +247,7 @@ def _by_batch(points: Points) -> Points:
     rows = []
     keys = ["study", "label", "evaluation"]
     for name, own in shown.groupby(keys, dropna=False):
-        texts = [_text(row, "value") for row in own.to_dict("records")]
+        texts = [cell_text(row, "value") for row in own.to_dict("records")]
         known = dict(zip(own["global_batch_size"].map(heads), texts, strict=True))
         runs = captions.counted("", own["n"].dropna())
         rows.append(dict(zip(keys, name, strict=True)) | known | {"n": runs})
@@ -348,7 +266,7 @@ def _last_epochs(points: Points) -> Points:
 _SPEED, _ACCURACY = "throughput (images/s)", "top-1 accuracy (%)"
 
 ANSWERS = {
-    "comparison": Answer("label value ratio decision n", _nearest, _SPEED, say=_compared),
+    "comparison": Answer("label value ratio decision n", nearest, _SPEED, say=compared),
     "throughput_vs_workers": Answer(
         "line world_size value n",
         lambda points: _largest(_with_line(points)),

@@ -165,3 +165,18 @@ def interval(row: Any, form: str, stem: str = "") -> str:
     """Return the interval of a row, its ends as `form` has them, nothing where it has none."""
     low, high = row[f"{stem}low"], row[f"{stem}high"]
     return "" if np.isnan(low) else f" [{form.format(low)}, {form.format(high)}]"
+
+
+def cell_text(row: Any, name: str) -> str:
+    """Return a cell: a number with three digits and its interval."""
+    value = row[name]
+    if pd.isna(value):
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    ends = [row.get(f"{'' if name == 'value' else f'{name}_'}{end}") for end in ("low", "high")]
+    known = len(set(ends)) == 2 and not pd.isna(ends).any()
+    if value.is_integer() and not known:
+        return f"{value:.0f}"
+    texts = [style.three_digits(one) for one in (value, *(ends if known else ()))]
+    return texts[0] + (f" [{', '.join(texts[1:])}]" if known else "")

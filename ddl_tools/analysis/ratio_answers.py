@@ -1,0 +1,74 @@
+"""Ratios of configurations to a baseline, as sentences and as rows of a table."""
+
+from typing import Any
+
+import pandas as pd
+
+from ddl_tools.analysis.figures import comparison
+from ddl_tools.analysis.plot.rows import cell_text, ratio_text
+from ddl_tools.analysis.plot.style import three_digits
+
+_MOST_NAMED = 4  # configurations in one sentence
+# Settings in which a configuration may differ from the baseline.
+_FACTORS = {
+    "strategy": ["framework", "strategy"],
+    "loader": ["loader", "data_format"],
+    "network": ["model"],
+    "number of ranks": ["world_size"],
+}
+
+
+def _differences(panel: pd.DataFrame) -> pd.DataFrame:
+    """Say of each configuration of a panel in which factors it differs from the baseline."""
+    base = panel[panel["label"] == panel["base"]].iloc[0]
+    found = {
+        factor: pd.concat([panel[name] != base[name] for name in names], axis=1).any(axis=1)
+        for factor, names in _FACTORS.items()
+    }
+    table = pd.DataFrame(found)
+    others = ~table.any(axis=1) & (panel["label"] != base["label"])
+    return table.assign(settings=others & ~panel["second_start"].fillna(False))
+
+
+def compared(points: pd.DataFrame) -> list[str]:
+    """Return the ratios of what differs from the baseline in one factor; else best and worst."""
+    found = []
+    for _, panel in points[points["ratio"].notna()].groupby("panel", sort=False):
+        base, differs = str(panel["base"].iloc[0]), _differences(panel)
+        others = ~panel["second_start"].fillna(False) & (panel["label"] != base)
+        alone = differs[others & (differs.sum(axis=1) == 1)]
+        groups = {f"by {name}": panel.loc[alone.index[alone[name]]] for name in alone}
+        if alone.empty and others.any():
+            groups = {"of the fastest and the slowest": panel[others].iloc[[0, -1]]}
+        for name, rows in groups.items():
+            texts = [_against(row, base) for row in rows.to_dict("records")]
+            if len(texts) > _MOST_NAMED:
+                texts = [f"{len(texts)} configurations from {texts[-1]} to {texts[0]}"]
+            if texts:
+                rate = three_digits(panel.loc[panel["label"] == base, "value"].iloc[0])
+                how = ", within each commit" if comparison.within_commits(panel) else ""
+                text = f"relative to {base} ({rate} images/s){how}: {'; '.join(texts)}."
+                found.append(f"Throughput {name}, {text}")
+        if not others.any():
+            found.append(f"{base}: {cell_text(panel.iloc[0], 'value')} images/s.")
+    return found
+
+
+def _against(row: Any, base: str) -> str:
+    """Return a ratio with what the label has and that of the baseline has not."""
+    own = [part for part in row["label"].split(", ") if part not in base.split(", ")]
+    words = [comparison.word(row)]
+    if not pd.isna(again := row.get("decision_second")) and again != row["decision"]:
+        words.append(f"{comparison.WORDS[again]} when measured again")
+    note = f" ({', '.join(words)})" if any(words) else ""
+    return f"{', '.join(own) or row['label']} {ratio_text(row)}{note}"
+
+
+def nearest(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the configurations by the number of factors in which they differ from the baseline."""
+    counts = [_differences(panel).sum(axis=1) for _, panel in points.groupby("panel")]
+    many = pd.concat(counts)[~points["second_start"].fillna(False)]
+    table = points.loc[many.sort_index().sort_values(kind="stable").index]
+    rows = table.to_dict("records")
+    words = ["baseline" if row["label"] == row["base"] else comparison.word(row) for row in rows]
+    return table.assign(decision=words, ratio=list(map(ratio_text, rows)))
