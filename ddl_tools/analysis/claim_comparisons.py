@@ -9,9 +9,9 @@ from ddl_tools.analysis import estimates
 from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.evidence import ACCURACIES, Configuration, Evidence, reads_as_stated
 from ddl_tools.analysis.interleaving import over_blocks, relative
-from ddl_tools.analysis.paper import covers
 from ddl_tools.analysis.plot import style
 from ddl_tools.labels import called, plural
+from ddl_tools.scaling.paper import covers
 
 LAST_SMALL_WORLD = 64  # GPUs: a batch of 4,096, before the first clear drop of accuracy (A01, A02)
 # Columns that may differ besides the compared one.
