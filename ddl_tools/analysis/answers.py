@@ -325,7 +325,7 @@ ANSWERS = {
     "time_shares": Answer(
         "label compute transfer waiting other idle n",
         lambda points: _bars(shares.parts_of_profiles(points)),
-        line="{label}: {parts}.",
+        line="{label}, mean over ranks: {parts}.",
     ),
     "time_to_accuracy": Answer(
         "line world_size value epochs n",

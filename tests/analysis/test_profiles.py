@@ -6,8 +6,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.figures.shares import draw_profiles, profile_points
-from ddl_tools.analysis.plot.canvas import caption_of
+from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.profiling import (
@@ -99,6 +100,23 @@ def test_shares_of_a_configuration_are_means_over_its_ranks(tree: Tree) -> None:
     assert found.loc[("horovod", "waiting")]["value"] == pytest.approx(0.2)
     assert points[points["strategy"] == "horovod"]["overlapped"].isna().all()
     assert set(points[points["strategy"] == "ddp"]["overlapped"]) == {0.2}
+
+
+def test_the_figure_tells_means_from_single_ranks(tree: Tree) -> None:
+    directory = profiled(tree, on_gpu=False)
+    profile = read_profile(directory)
+    profile.ranks[1].shares = SHARES.model_copy(update={"compute": 0.3, "waiting": 0.3})
+    write_profile(directory, profile)
+    points = profile_points(profiles_table(tree), runs_table(tree.runs))
+    figure = draw_profiles(points)
+    means, extremes = title_of(figure).split("; ")
+    assert means.startswith("Means over ranks: compute takes 40 %")
+    assert means.endswith("20 %")
+    assert "30 to 50 %" in extremes
+    assert extremes.endswith("30 %")
+    assert "means over ranks" in caption_of(figure)
+    (answer,) = ANSWERS["time_shares"].sentences(points)
+    assert "mean over ranks: " in answer
 
 
 def test_the_figure_says_what_was_hidden_and_what_load_is_not_explained(tree: Tree) -> None:

@@ -235,8 +235,8 @@ def draw_profiles(points: pd.DataFrame) -> Figure:
         _watched(table),
         style.TIME_COLOURS,
         [
-            "torch.profiler. Transfer, waiting: communication alone; hidden: the rest of it. "
-            "Idle: what the profiler does not see.",
+            "torch.profiler. Bars: means over ranks. Transfer, waiting: communication alone; "
+            "hidden: the rest. Idle: what the profiler does not see.",
             *captions.provenance(table.assign(failed=0), ""),
             *_others(points),
         ],
@@ -252,13 +252,17 @@ def parts_of_profiles(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _watched(points: pd.DataFrame) -> str:
-    compute = points.loc[points["cause"] == "compute", "value"]
-    if compute.empty:
+    """Return the shares of compute and waiting: means over ranks, and extremes of single ranks."""
+    by_cause = points.set_index("cause")
+    if "compute" not in by_cause.index:
         return "No profiled run measured here"
-    waiting = points.loc[points["cause"] == _PARTS["waiting"], "value"]
+    compute, waiting = by_cause.loc[["compute"]], by_cause.loc[[_PARTS["waiting"]]]
+    means = captions.span(100 * compute["value"], "{:.0f}")
+    single = captions.span(100 * pd.concat([compute["low"], compute["high"]]), "{:.0f}")
     return (
-        f"Ranks compute in {captions.span(100 * compute, '{:.0f}')} % of the watched steps and "
-        f"wait for slower ranks in up to {percent(waiting.max())}"
+        f"Means over ranks: compute takes {means} % of the watched steps, waiting for slower ranks "
+        f"up to {percent(waiting['value'].max())}; single ranks compute in {single} % and wait in "
+        f"up to {percent(waiting['high'].max())}"
     )
 
 
