@@ -158,14 +158,16 @@ def _memory(points: Points) -> list[str]:
 
 def _kernels(points: Points) -> list[str]:
     wide = _kernel_table(points[~points["suspect"]])
-    falls = wide.groupby("line")["allreduce"].diff().dropna() < 0
-    fractions = (wide["io"] / wide["cudnn"]).dropna().groupby(wide["line"].str.split(", ").str[-1])
+    networks = wide["line"].str.split(", ").str[-1]
+    steps = wide.groupby("line")["allreduce"].diff().dropna()
+    falls = -steps[steps < 0]
+    fractions = (wide["io"] / wide["cudnn"]).dropna().groupby(networks)
     texts = [f"{network} {captions.span(values)}" for network, values in fractions]
     return [
         f'"I/O" relative to cuDNN, with both loaders: {"; ".join(texts)}. A loading time would '
         "depend on the loader.",
-        f"The share of the all-reduce falls in {int(falls.sum())} of {len(falls)} steps to more "
-        "GPUs, because it contains waiting.",
+        f"The share of the all-reduce falls in {len(falls)} of {len(steps)} steps to more GPUs, by "
+        f"{captions.span(falls)} points ({', '.join(networks[falls.index].unique())}).",
     ]
 
 
