@@ -56,7 +56,7 @@ _PROFILED = ["panel", "study", *CONFIGURATION, "world_size", "hardware"]
 _OF_A_START = ["load_average_1min", "own_load"]
 KERNELS = {
     "allreduce": "all-reduce (NCCL)",
-    "io": 'data ("I/O")',
+    "io": '"I/O"',
     "cudnn": "cuDNN",
     "rest": "other (100 % - the sum)",
 }
