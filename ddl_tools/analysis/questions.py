@@ -145,7 +145,7 @@ QUESTIONS = {
         needs=OF_NO_RUN,
     ),
     "scaling_bands": Question(
-        "Does Amdahl's law predict efficiency?",
+        "Which efficiency follows from Amdahl's law?",
         "12_scaling",
         lambda tables: scaling_bands.points(),
         scaling_bands.draw,

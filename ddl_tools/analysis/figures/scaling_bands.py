@@ -70,10 +70,17 @@ def _name(model: str, strategy: str, loader: str, origin: str) -> str:
 
 
 def _fitted(
-    law: Callable[[Sequence[int]], Band], least: int, observed: Sequence[Observation], source: str
+    law: Callable[[Sequence[int]], Band],
+    least: int,
+    observed: Sequence[Observation],
+    source: str,
+    beyond: int = MAX_EXTRAPOLATION,
 ) -> pd.DataFrame:
-    """Return the law at each power of two times `least`, and the observed values."""
-    steps = int(np.log2(MAX_EXTRAPOLATION * max(one.ranks for one in observed) / least))
+    """Return the law at each power of two times `least`, and the observed values.
+
+    It ends at `beyond` times the largest observed number of ranks.
+    """
+    steps = int(np.log2(beyond * max(one.ranks for one in observed) / least))
     sizes = [least * 2**power for power in range(steps + 1)]
     band = pd.DataFrame({"source": "law", "world_size": sizes, **law(sizes)._asdict()})
     values = pd.DataFrame(observed)[["ranks", "value", "bound"]]
@@ -98,7 +105,8 @@ def _laptop() -> list[pd.DataFrame]:
     ]
     if not observed:
         return []
-    table = _fitted(fit_throughput(observed).throughput, 1, observed, "measured")
+    law = fit_throughput(observed).throughput
+    table = _fitted(law, 1, observed, "measured", beyond=1)  # the machine has no more cores
     panel = _name(*_MEASURED, "two CPU cores, published")
     return [table.assign(panel=panel, quantity="throughput")]
 
@@ -137,7 +145,7 @@ def draw(points: pd.DataFrame) -> Figure:
             Line2D([], [], label="emulated", **_EMULATED),
         ],
         [
-            "Each law is fitted to the values and bounds of its panel. E of the paper is relative "
+            "Each law is fitted to all values and bounds of its panel. E of the paper is relative "
             "to 4 GPUs; its times and its E at 1024 contradict each other (C2). EMULATED: links of "
             f"{_LINKS_MBIT:g} Mbit/s; calculated from the step on one node.",
         ],
@@ -170,13 +178,19 @@ def _panel(ax: Axes, part: pd.DataFrame) -> None:
 
 
 def _agreement(points: pd.DataFrame) -> str:
-    """Return how far calculation and emulation differ, and how many values the bands hold."""
+    """Return how far calculation and emulation differ, and how many values the bands hold.
+
+    Each law is fitted to all values of its panel: holding them is no prediction.
+    """
     keys = ["panel", "world_size"]
     by_source = {name: part.set_index(keys) for name, part in points.groupby("source")}
     known = points[points["source"].isin(["stated", "measured"]) & points["bound"].eq("value")]
     law = by_source["law"].loc[list(known[keys].itertuples(index=False, name=None))]
     inside = (law["low"].to_numpy() <= known["value"]) & (known["value"] <= law["high"].to_numpy())
-    held = f"Bands of Amdahl's law hold {int(inside.sum())} of {len(known)} values"
+    held = (
+        f"Bands of Amdahl's law hold {int(inside.sum())} of the {len(known)} values that they are "
+        "fitted to; no other value tests them"
+    )
     if "emulated" not in by_source:
         return held
     emulated = by_source["emulated"]["value"]

@@ -1,6 +1,8 @@
 import numpy as np
 
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.figures import scaling_bands
+from ddl_tools.analysis.plot.canvas import title_of
 
 
 def test_no_law_is_drawn_further_than_four_times_beyond_its_values() -> None:
@@ -26,6 +28,22 @@ def test_bands_hold_the_values_that_they_are_fitted_to() -> None:
     )
     assert inside[values["source"] == "stated"].all()
     assert inside.mean() > 0.8
+
+
+def test_values_of_the_fit_are_no_test_of_a_prediction() -> None:
+    points = scaling_bands.points()
+    title = title_of(scaling_bands.draw(points))
+    assert "18 values that they are fitted to; no other value tests them" in title
+    none, *laws = ANSWERS["scaling_bands"].sentences(points)
+    assert "fitted to all 18 values" in none
+    assert len(laws) == 2
+    assert all("fitted to 1 value and 1 bound" in law for law in laws)
+
+
+def test_a_law_of_two_cores_ends_with_them() -> None:
+    points = scaling_bands.points()
+    own = points[points["quantity"] == "throughput"]
+    assert set(own.loc[own["source"] == "law", "world_size"]) == {1, 2}
 
 
 def test_calculated_efficiency_stands_beside_the_emulated_one() -> None:
