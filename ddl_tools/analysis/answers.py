@@ -31,6 +31,8 @@ _HEADS = {
     "local_batch_size": "batch of a rank",
     "global_batch_size": "global batch (images)",
     "emu_link_mbit": "link (Mbit/s)",
+    "emu_step_ms": "step (ms)",
+    "represents_gbit": "represents (Gbit/s)",
     "calculated": "E calculated",
     "state": "share by arithmetic (GiB)",
     "throughput": "throughput (images/s)",
@@ -131,14 +133,15 @@ def _efficiencies(points: Points) -> Points:
 
 def _emulated(points: Points) -> list[str]:
     """Return E on the most nodes: at the rate with the most runs first, of these the slowest."""
-    parts = [part for _, part in _largest(points).groupby("emu_link_mbit")]
+    parts = [part for _, part in _largest(points).groupby(["emu_link_mbit", "emu_step_ms"])]
     found = []
     for part in sorted(parts, key=lambda part: -part["n"].min()):
         texts = [f"{row['line']} {cell_text(row, 'value')}" for row in part.to_dict("records")]
         first = part.iloc[0]
         found.append(
             f"Efficiency on {first['world_size']} emulated nodes with links of "
-            f"{first['emu_link_mbit']:g} Mbit/s: {'; '.join(texts)}."
+            f"{first['emu_link_mbit']:g} Mbit/s and steps of {first['emu_step_ms'] / 1e3:g} s: "
+            f"{'; '.join(texts)}."
         )
     return found
 
@@ -324,7 +327,7 @@ ANSWERS = {
         line="{line} on {world_size} ranks: E {efficiency}.",
     ),
     "efficiency_emulated": Answer(
-        "line emu_link_mbit world_size value calculated n",
+        "line emu_link_mbit emu_step_ms represents_gbit world_size value calculated n",
         lambda points: _largest(points).sort_values(
             "emu_link_mbit", ascending=False, kind="stable"
         ),

@@ -9,16 +9,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddl_core.config import RunSpec
+from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import title
 from ddl_tools.emulation.nodes import ON_THE_WIRE
 from ddl_tools.emulation.validity import rejected
 from ddl_tools.records.paths import Tree, committed
+from ddl_tools.scaling import paper
 from ddl_tools.scaling.communication import DDP_BUCKET_MB, Exchange, Network, exposed_s
 from ddl_tools.scaling.measured import throughputs
 
 STUDY = "emulated_cluster"
+_NETWORK = "resnet50"  # which the network of emulated runs represents
 # Fields that change the step and that the calculator does not know.
 _NOT_MODELLED = (
     "emu_straggler", "emu_jitter", "emu_draws", "emu_uplink_mbit",
@@ -114,6 +116,19 @@ def calculated_s(spec: RunSpec, compute_s: float, link_mbit: float) -> float:
     bandwidth = link_mbit * 1e6 / 8 / ON_THE_WIRE
     network = Network(bandwidth, inside_bandwidth=bandwidth)
     return compute_s + float(exposed_s(Exchange.of(spec), compute_s, network, spec.nodes)[0])
+
+
+def represented_gbit(spec: RunSpec) -> float:
+    """Return the rate of the link that an emulated run's represents, in Gbit/s.
+
+    It joins GPUs that train ResNet50 as fast as the paper states for 4 of them. Compute and
+    messages then have the same ratio as in the emulation.
+    """
+    base_s = paper.base_time_s(_NETWORK)
+    assert base_s is not None
+    images_per_s = paper.EPOCHS * IMAGENET_TRAIN_IMAGES / paper.BASE / base_s
+    slower = spec.emu_step_ms / 1e3 / (spec.local_batch_size / images_per_s)
+    return spec.emu_link_mbit / 1e3 * spec.emu_shrink * slower
 
 
 def framework(spec: RunSpec) -> str:

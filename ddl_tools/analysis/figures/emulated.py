@@ -23,10 +23,10 @@ from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.labels import REPEATS
-from ddl_tools.scaling.emulated import calculated_s
+from ddl_tools.scaling.emulated import calculated_s, represented_gbit
 
 EMULATED = typed(
-    "panel", WHO, "line emu_link_mbit emu_step_ms emu_shrink world_size",
+    "panel", WHO, "line emu_link_mbit emu_step_ms emu_shrink represents_gbit world_size",
     "n failed unfaithful value low high calculated", ORIGIN,
 )  # fmt: skip
 # Fields of an emulated run that panel or axis name, or that change no ratio.
@@ -46,7 +46,8 @@ def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
     are its 95 % interval over repeats. One rank sends nothing, so it is the base of all link rates.
     Delayed ranks without a run of one rank have the base of the configuration without delays.
     calculated is E by the calculator of `ddl_tools.scaling.communication`, from the step of one
-    rank and the rate of the links. Rejected runs are counted and give no value.
+    rank and the rate of the links. represents_gbit is the link that an emulated one represents
+    (Gbit/s), see `represented_gbit`. Rejected runs are counted and give no value.
     """
     made = _emulated(runs)
     rows = []
@@ -92,11 +93,14 @@ def _without_delays(made: pd.DataFrame, delayed: pd.Series) -> pd.DataFrame:
 
 def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[str, Any]:
     first, ranks = runs.iloc[0], int(runs["world_size"].iloc[0])
-    mbit = panel["emu_link_mbit"].iloc[0]
+    emulated = RunSpec(**specs(panel.iloc[:1])[0])
+    mbit, gbit = emulated.emu_link_mbit, represented_gbit(emulated)
     known, bases = (part["value"].dropna().to_numpy(float) for part in (runs, base))
     row = {name: first[name] for name in EMULATED if name in first} | {
-        "panel": f"links of {mbit:g} Mbit/s",
+        "panel": f"links of {mbit:g} Mbit/s, step {emulated.emu_step_ms / 1e3:g} s "
+        f"({style.three_digits(gbit)} Gbit/s)",
         "emu_link_mbit": mbit,
+        "represents_gbit": gbit,
         "n": len(known),
         "failed": int((runs["status"] == "failed").sum()),
         "unfaithful": int(runs["unfaithful"].notna().sum()),
@@ -137,7 +141,7 @@ def draw_emulated(points: pd.DataFrame) -> Figure:
         handles(looks),
         [
             f"Nodes are network namespaces of one machine; ResNet50's gradients {smaller} times "
-            "smaller.",
+            "smaller. In brackets: the link represented.",
             *captions.provenance(points, "the ratio"),
             *(["Crosses: calculated, nothing fitted."] if calculated else []),
             *(["Open: one run."] if _single(drawn).any() else []),
@@ -174,8 +178,10 @@ def _slowest(drawn: pd.DataFrame) -> str:
     rate = fewest.index[fewest == fewest.max()].min()
     here = most[most["emu_link_mbit"] == rate].sort_values("value")
     ends = here if len(here) < 2 else here.iloc[[-1, 0]]
+    steps = captions.span(here["emu_step_ms"] / 1e3, "{:g}")
     reached = " and ".join(f"{one.value:.2f} with {one.line}" for one in ends.itertuples())
-    return f"on {most['world_size'].iloc[0]} nodes at {rate:g} Mbit/s, E is {reached}"
+    nodes = most["world_size"].iloc[0]
+    return f"on {nodes} nodes at {rate:g} Mbit/s and {steps} s a step: E is {reached}"
 
 
 def _single(points: pd.DataFrame) -> "pd.Series[bool]":

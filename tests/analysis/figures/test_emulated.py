@@ -6,10 +6,12 @@ import pandas as pd
 import pytest
 
 from ddl_core.config import RunSpec
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.claims import judged
 from ddl_tools.analysis.configurations import ended_runs, with_settings
 from ddl_tools.analysis.figures.emulated import draw_emulated as draw
 from ddl_tools.analysis.figures.emulated import emulated_points as points
+from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
@@ -67,8 +69,30 @@ def test_one_rank_is_the_base_of_every_rate(tree: Tree, make_run: MakeRun) -> No
     for mbit, efficiency in ((50, 0.9), (25, 0.7)):
         emulate(make_run, efficiency, nodes=2, emu_link_mbit=mbit)
     table = table_of(tree)
-    assert table["panel"].tolist() == ["links of 50 Mbit/s"] * 2 + ["links of 25 Mbit/s"] * 2
+    assert table["panel"].tolist() == [
+        *["links of 50 Mbit/s, step 1 s (123 Gbit/s)"] * 2,
+        *["links of 25 Mbit/s, step 1 s (61.6 Gbit/s)"] * 2,
+    ]
     assert table["value"].tolist() == pytest.approx([1, 0.9, 1, 0.7])
+
+
+def test_links_are_named_with_the_step_that_they_wait_for(tree: Tree, make_run: MakeRun) -> None:
+    """Half the rate beside steps twice as long represents the same link."""
+    for mbit, step_ms in ((6, 5000), (3, 10000)):
+        for nodes in (1, 2):
+            about = {"emu_link_mbit": mbit, "emu_step_ms": step_ms, "local_batch_size": 64}
+            emulate(make_run, nodes=nodes, emu_shrink=64, **about)
+    table = table_of(tree)
+    assert table["represents_gbit"].tolist() == pytest.approx([18.5] * 4, rel=0.01)
+    names = set(table["panel"])
+    assert {name.split("links of ")[1] for name in names} == {
+        "6 Mbit/s, step 5 s (18.5 Gbit/s)",
+        "3 Mbit/s, step 10 s (18.5 Gbit/s)",
+    }
+    assert "at 3 Mbit/s and 10 s a step" in title_of(draw(table))
+    first, second = ANSWERS["efficiency_emulated"].sentences(table)
+    assert "links of 3 Mbit/s and steps of 10 s" in first
+    assert "links of 6 Mbit/s and steps of 5 s" in second
 
 
 def test_frameworks_and_their_settings_are_lines(tree: Tree, make_run: MakeRun) -> None:
