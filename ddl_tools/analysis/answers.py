@@ -27,6 +27,7 @@ _HEADS = {
     "line": "configuration",
     "n": "runs",
     "ratio": "relative to the baseline",
+    "again": "measured again",
     "world_size": "ranks",
     "local_batch_size": "batch of a rank",
     "global_batch_size": "global batch (images)",
@@ -295,7 +296,7 @@ def _last_epochs(points: Points) -> Points:
 _SPEED, _ACCURACY = "throughput (images/s)", "top-1 accuracy (%)"
 
 ANSWERS = {
-    "comparison": Answer("label value ratio decision n", nearest, _SPEED, say=compared),
+    "comparison": Answer("label value ratio decision again n", nearest, _SPEED, say=compared),
     "throughput_vs_workers": Answer(
         "line world_size value n",
         lambda points: _largest(_with_line(points)),

@@ -42,23 +42,52 @@ class Confirmation:
         )
 
 
-def confirmation(first: pd.DataFrame, second: pd.DataFrame) -> Confirmation | None:
-    """Compare the points of two comparisons of a study; None if one of them has no ratios."""
-    both = beside(first, second).dropna(subset=["decision", "decision_second"])
-    if both.empty:
-        return None
-    gap = np.log(both["ratio"] / both["ratio_second"]).abs()
-    agree = gap <= np.hypot(
-        *(np.log(both[f"ratio_high{end}"] / both[f"ratio_low{end}"]) / 2 for end in ("", "_second"))
-    )
-    decided = both[both["decision"] != estimates.INCONCLUSIVE]
-    same = decided["decision"] == decided["decision_second"]
-    otherwise = ~same & (decided["decision_second"] != estimates.INCONCLUSIVE)
-    counts = (int(found.sum()) for found in (agree, decided["decision"].notna(), same, otherwise))
-    return Confirmation(len(both), *counts)
-
-
 def beside(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Return the points of a comparison with ratio and decision of the second one beside them."""
+    """Return the points of a comparison with those of a second one beside them.
+
+    Added columns: again_ratio with its interval, again_decision, and whether the intervals of both
+    ratios are disjoint.
+    """
     other = second[[*_CONFIGURATION, *_RATIO, "decision"]]
-    return first.merge(other, how="left", on=_CONFIGURATION, suffixes=("", "_second"))
+    other = other.rename(columns={name: f"again_{name}" for name in [*_RATIO, "decision"]})
+    both = first.merge(other, how="left", on=_CONFIGURATION)
+    below = both["again_ratio_high"] < both["ratio_low"]
+    return both.assign(disjoint=below | (both["again_ratio_low"] > both["ratio_high"]))
+
+
+def confirmation(both: pd.DataFrame) -> Confirmation | None:
+    """Compare the ratios of points from `beside`; None if one of the two has no intervals."""
+    known = _with_intervals(both)
+    if known.empty:
+        return None
+    decided = known["decision"] != estimates.INCONCLUSIVE
+    same = known["decision"] == known["again_decision"]
+    otherwise = decided & ~same & (known["again_decision"] != estimates.INCONCLUSIVE)
+    counts = (int(found.sum()) for found in (_agree(known), decided, decided & same, otherwise))
+    return Confirmation(len(known), *counts)
+
+
+def doubtful(both: pd.DataFrame) -> pd.DataFrame:
+    """Return the points whose two ratios do not agree, or whose decision is not confirmed."""
+    known = _with_intervals(both)
+    if known.empty:
+        return known
+    decided = known["decision"] != estimates.INCONCLUSIVE
+    changed = decided & (known["decision"] != known["again_decision"])
+    return known[changed | ~_agree(known)]
+
+
+def _with_intervals(both: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of which both measurements have an interval."""
+    if "again_decision" not in both:
+        return both.iloc[:0]
+    return both.dropna(subset=["decision", "again_decision"])
+
+
+def _agree(known: pd.DataFrame) -> "pd.Series[bool]":
+    gap = np.log(known["ratio"] / known["again_ratio"]).abs()
+    halves = (
+        np.log(known[f"{stem}ratio_high"] / known[f"{stem}ratio_low"]) / 2
+        for stem in ("", "again_")
+    )
+    return gap <= np.hypot(*halves)

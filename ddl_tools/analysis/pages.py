@@ -18,6 +18,7 @@ from ddl_tools.analysis.confirmation import beside, confirmation
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.paper import Paper, in_table_2, read_paper
 from ddl_tools.analysis.plot import captions
+from ddl_tools.analysis.ratio_answers import unconfirmed
 from ddl_tools.analysis.result_page import PAGE, commits, link, machines
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
@@ -142,20 +143,23 @@ def confirmations(tree: Tree) -> str:
     """Return as Markdown how many ratios of each study are decided, and confirmed by a second one.
 
     Ratios are those with an interval, in the figure that compares the configurations of a study.
+    Below the table are those that are not confirmed, by study.
     """
     rows: list[tuple[object, ...]] = []
-    again = repeated().studies()
+    items: list[str] = []
     for path in sorted(tree.figures.glob("*/comparison.csv")):
         name, points = path.parent.name, pd.read_csv(path)
         decisions = points["decision"].dropna()
         if decisions.empty:
             continue
         row = (f"`{name}`", len(decisions), int((decisions != estimates.INCONCLUSIVE).sum()))
-        found = confirmation(points, _points(repeated(), name)) if name in again else None
+        found = confirmation(points)
         second = (found.agree, found.confirmed, found.undecided, found.otherwise) if found else ()
         rows.append((*row, *second, *[""] * (4 - len(second))))
+        items += [f"- `{name}`: {text}." for text in unconfirmed(points)]
     columns = ["Study", "Ratios", "Decided", "Agree", "Confirmed", "Undecided", "Otherwise"]
-    return markdown.table(columns, rows)
+    named = ["Ratios that do not agree, or are not confirmed:\n", *items] if items else []
+    return "\n\n".join([markdown.table(columns, rows), *filter(None, ["\n".join(named)])])
 
 
 def results(tree: Tree, judged: pd.DataFrame) -> str:
@@ -178,8 +182,6 @@ def _answer(
     if not path.exists():
         return None
     points = pd.read_csv(path)
-    if figure == "comparison" and study in repeated().studies():
-        points = beside(points, _points(repeated(), study))
     sentences = ANSWERS[figure].sentences(points)
     text = " ".join(sentences[one] for one in which if one < len(sentences))
     # The README says for all rows what two cores can show.
@@ -298,7 +300,7 @@ def compare(study: Study, tree: Tree) -> str:
     published = tree.root == committed().root
     against = repeated() if published else committed()
     other = _points(against, study.name)
-    if found := confirmation(*((points, other) if published else (other, points))):
+    if found := confirmation(beside(*((points, other) if published else (other, points)))):
         name = "second" if published else "published"
         place = portable(against.root)
         lines.append(f"compared with the {name} measurement in {place}: {found.sentence}")

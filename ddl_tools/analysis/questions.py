@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_tools.analysis.configurations import CONFIGURATION
+from ddl_tools.analysis.confirmation import beside
 from ddl_tools.analysis.figures import (
     accuracy,
     advice,
@@ -31,7 +32,10 @@ OF_NO_RUN = "what the paper states"
 
 @dataclass(frozen=True)
 class Tables:
-    """All that a figure's points are made of; `study` is None where its definition is not kept."""
+    """All that a figure's points are made of.
+
+    `study` is None where its definition is not kept, `second` where it was not measured again.
+    """
 
     runs: pd.DataFrame
     configurations: pd.DataFrame
@@ -39,6 +43,7 @@ class Tables:
     windows: pd.DataFrame = field(default_factory=lambda: empty_table(WINDOW_COLUMNS))
     profiles: pd.DataFrame = field(default_factory=lambda: empty_table(PROFILE_COLUMNS))
     study: Study | None = None
+    second: "Tables | None" = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,15 @@ def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
     return bool(answered.mean() >= LEAST_SHARE)
 
 
+def _compared(tables: Tables) -> pd.DataFrame:
+    """Return the points of the comparison, beside those of a second measurement."""
+    question = tables.study.question if tables.study else ""
+    points = comparison.points(tables.runs, tables.windows, question)
+    if tables.second is None:
+        return points
+    return beside(points, comparison.points(tables.second.runs, tables.second.windows))
+
+
 LEAST_SIZES = 3  # of a curve that has a figure of its own
 LEAST_SHARE = 0.5  # of the configurations of a figure that answer its question
 _SIZES = "at three numbers of ranks"
@@ -86,9 +100,7 @@ QUESTIONS = {
     "comparison": Question(
         "Which configuration trains fastest?",
         "11_throughput",
-        lambda tables: comparison.points(
-            tables.runs, tables.windows, tables.study.question if tables.study else ""
-        ),
+        _compared,
         comparison.draw,
     ),
     "throughput_vs_workers": Question(

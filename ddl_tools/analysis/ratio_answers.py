@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddl_tools.analysis.confirmation import doubtful
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.plot.rows import cell_text, ratio_text
 from ddl_tools.analysis.plot.style import three_digits
@@ -58,10 +59,29 @@ def _against(row: Any, base: str) -> str:
     """Return a ratio with what the label has and that of the baseline has not."""
     own = [part for part in row["label"].split(", ") if part not in base.split(", ")]
     words = [comparison.word(row)]
-    if not pd.isna(again := row.get("decision_second")) and again != row["decision"]:
-        words.append(f"{comparison.WORDS[again]} when measured again")
+    if again := _again(row):
+        words.append(f"{again} when measured again")
     note = f" ({', '.join(words)})" if any(words) else ""
     return f"{', '.join(own) or row['label']} {ratio_text(row)}{note}"
+
+
+def _again(row: Any) -> str:
+    """Return what a second measurement says differently: its ratio if disjoint, its decision."""
+    if pd.isna(row.get("again_decision")):
+        return ""
+    changed = row["again_decision"] != row["decision"]
+    parts = [ratio_text(row, "again_ratio")] if row["disjoint"] else []
+    return " and ".join([*parts, *([comparison.word(row, "again_")] if changed else [])])
+
+
+def unconfirmed(points: pd.DataFrame) -> list[str]:
+    """Return each ratio that a second measurement does not confirm, beside the second one."""
+    return [
+        f"{row['label']} {ratio_text(row)} ({comparison.word(row)}), measured again "
+        f"{ratio_text(row, 'again_ratio')} ({comparison.word(row, 'again_')}"
+        f"{', intervals do not overlap' if row['disjoint'] else ''})"
+        for row in doubtful(points).to_dict("records")
+    ]
 
 
 def nearest(points: pd.DataFrame) -> pd.DataFrame:
@@ -71,4 +91,10 @@ def nearest(points: pd.DataFrame) -> pd.DataFrame:
     table = points.loc[many.sort_index().sort_values(kind="stable").index]
     rows = table.to_dict("records")
     words = ["baseline" if row["label"] == row["base"] else comparison.word(row) for row in rows]
-    return table.assign(decision=words, ratio=list(map(ratio_text, rows)))
+    again = [
+        f"{ratio_text(row, 'again_ratio')}, {comparison.word(row, 'again_')}"
+        if not pd.isna(row.get("again_decision"))
+        else ""
+        for row in rows
+    ]
+    return table.assign(decision=words, ratio=list(map(ratio_text, rows)), again=again)

@@ -34,6 +34,8 @@ from ddl_tools.analysis.tables import (
     empty_table,
     is_emulated,
     profiles_table,
+    runs_table,
+    windows_table,
     write_tables,
 )
 from ddl_tools.records.ledger import find_study, former_folders
@@ -126,7 +128,7 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
             add_caption(figure, notes)
             done.files += save_figure(figure, points, folder / name)
             sections[name] = result_page.section(name, points, figure, folder)
-            findings.append(title_of(figure))
+            findings += [title_of(figure), *result_page.confirmed(points)]
         elif study and question.needs != OF_NO_RUN:
             done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")
     _remove_others(folder, {folder / name for name in sections}, page=not sections)
@@ -145,7 +147,14 @@ def tables_of(
     runs: pd.DataFrame | None = None,
     windows: pd.DataFrame | None = None,
 ) -> Tables:
-    """Return what the figures of a study need, from its runs and windows; of none, the paper's."""
+    """Return what the figures of a study need, from its runs and windows; of none, the paper's.
+
+    Also the runs of a second measurement, if there is one.
+    """
+    again, second = tree.second(), None
+    if study and study in again.studies():
+        found = runs_table(again.runs, studies=[study]), windows_table(again.runs, [study])
+        second = tables_of(again, study, *found)
     runs = empty_table() if runs is None else runs
     windows = empty_table(WINDOW_COLUMNS) if windows is None else windows
     return Tables(
@@ -155,6 +164,7 @@ def tables_of(
         windows=windows,
         profiles=profiles_table(tree, [study] if study else []),
         study=find_study(study, tree) if study else None,
+        second=second,
     )
 
 

@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 
 from ddl_tools import markdown
 from ddl_tools.analysis.answers import ANSWERS, MOST_ROWS
+from ddl_tools.analysis.confirmation import confirmation
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables
+from ddl_tools.analysis.ratio_answers import unconfirmed
 from ddl_tools.analysis.tables import counts, is_emulated
 from ddl_tools.labels import plural
 from ddl_tools.records.paths import PROJECT, Tree
@@ -45,10 +47,32 @@ def section(name: str, points: pd.DataFrame, figure: Figure, folder: Path) -> st
         f"*{caption_of(figure)}*",
         markdown.table(list(table), table.itertuples(index=False)),
         *([f"Left out: {plural(rest, 'row')}; the CSV file has all values."] if rest > 0 else []),
+        *_second(points, folder),
         f"Files: [CSV]({name}.csv), [SVG]({name}.svg), [PDF]({name}.pdf). "
         f"How to read it: {link('notebook', notebook, folder)}.",
     ]
     return "\n\n".join(parts)
+
+
+def _second(points: pd.DataFrame, folder: Path) -> list[str]:
+    """Return a note on what a second measurement confirms, if there is one."""
+    found = confirmation(points)
+    if found is None:
+        return []
+    page = PROJECT / "docs" / "results" / "reproducibility.md#second-measurements"
+    counts = f"> **Note** {link('Measured again', page, folder)}: {found.sentence}."
+    return ["\n".join([counts, *(f"> - {text}" for text in unconfirmed(points))])]
+
+
+def confirmed(points: pd.DataFrame) -> list[str]:
+    """Return the sentence of the index on what a second measurement confirms, if there is one."""
+    found = confirmation(points)
+    if found is None:
+        return []
+    return [
+        f"Measured again, {found.agree} of {found.compared} ratios agree and {found.confirmed} of "
+        f"{found.decided} decided ones are confirmed"
+    ]
 
 
 def write_page(folder: Path, title: str, about: str, sections: Iterable[str]) -> Path:

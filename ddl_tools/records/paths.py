@@ -88,6 +88,10 @@ class Tree:
         self.figures = FIGURES if root == PROJECT / "data" else root / "figures"
         self.notes = root / "notes.csv"  # optional remarks on runs, for readers of the figures
 
+    def second(self) -> "Tree":
+        """Return the tree of second measurements of the studies of this one."""
+        return Tree(self.root / "second")
+
     def study(self, name: str) -> Path:
         """Return the folder of the runs of one study."""
         return self.runs / name
@@ -152,7 +156,7 @@ def committed() -> Tree:
 
 def repeated() -> Tree:
     """Return the tree of second measurements of published studies."""
-    return Tree(PROJECT / "data" / "second")
+    return committed().second()
 
 
 def portable(path: Path) -> str:

@@ -23,6 +23,7 @@ def test_files_are_those_of_the_records(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(result_page, "PROJECT", tmp_path)  # links are relative to it
     tree = Tree(tmp_path / "data")
     shutil.copytree(committed().runs, tree.runs)
+    shutil.copytree(committed().second().runs, tree.second().runs)
     if committed().notes.exists():
         shutil.copy(committed().notes, tree.notes)
     figures = tmp_path / "figures"

@@ -8,6 +8,7 @@ import pytest
 
 from ddl_core.errors import RecordError
 from ddl_tools.analysis import design, pages
+from ddl_tools.analysis.confirmation import beside
 from ddl_tools.analysis.design import resolves, spread
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.pages import compare
@@ -159,6 +160,15 @@ def test_a_second_measurement_confirms_the_published_one_or_not(
         otherwise = (first != second).sum()
         drawn = published.figures / "laptop"
         drawn.mkdir(parents=True)
-        points = comparison.points(runs_table(published.runs), windows_table(published.runs))
-        points.to_csv(drawn / "comparison.csv")
-        assert pages.confirmations(published).endswith(f"| {otherwise} |")
+        points, others = (
+            comparison.points(runs_table(one.runs), windows_table(one.runs))
+            for one in (published, tree)
+        )
+        beside(points, others).to_csv(drawn / "comparison.csv")
+        counted, *named = pages.confirmations(published).split("\n\n")
+        assert counted.endswith(f"| {otherwise} |")
+        names = {"Horovod", "DeepSpeed"}
+        agree = {"Horovod": again[0] == 20.0, "DeepSpeed": again[1] == 10.0}
+        assert {name for name in names if name in "".join(named)} == {
+            name for name in names if not agree[name]
+        }

@@ -3,11 +3,12 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.records.paths import FIGURES, Tree
-from tests.analysis.conftest import MakeRun
+from tests.analysis.conftest import MakeRun, in_blocks
 from tests.analysis.drawn import draw_only
 from tests.analysis.emulated import emulate
 
@@ -58,3 +59,32 @@ def test_page_of_a_study(tree: Tree, laptop: MakeRun, monkeypatch: pytest.Monkey
     page = (tree.figures / "emulation" / "README.md").read_text()
     assert "Emulated, not measured on a cluster ([how](" in page
     assert "Rejected and not drawn: 1 run." in page
+
+
+def test_page_of_a_study_that_was_measured_again(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_only(monkeypatch, "comparison")
+    noise = np.array([1.0, 1.01, 0.99])
+
+    def measure(horovod: float, deepspeed: float, spread: float) -> None:
+        in_blocks(make_run, {"strategy": "ddp"}, list(10 * noise))
+        in_blocks(make_run, {"strategy": "horovod"}, list(horovod * noise), place=1)
+        in_blocks(make_run, {"strategy": "deepspeed"}, list(deepspeed * noise**spread), place=2)
+
+    measure(20.0, 10 / 1.2, 20)  # the second one first: it is moved to its place
+    (tree.root / "second").mkdir()
+    tree.runs.rename(tree.root / "second" / "runs")
+    measure(12.5, 10 / 1.2, 1)
+    redraw(tree, figures=tree.figures)
+    page = (tree.figures / "laptop" / "README.md").read_text()
+    (answer,) = (line for line in page.splitlines() if line.startswith("- "))
+    assert "Horovod 0.80 [0.80, 0.80] (slower, 0.50 [0.50, 0.50] when measured again)" in answer
+    assert "DeepSpeed 1.20 [1.20, 1.20] (faster, inconclusive when measured again)" in answer
+    _, note = page.split("> **Note** [Measured again](")
+    assert "1 of 2 ratios agree within their intervals; 1 of 2 decided ratios are confirmed" in note
+    (horovod,) = (line for line in note.splitlines() if line.startswith("> - Horovod"))
+    assert horovod.endswith("0.50 [0.50, 0.50] (slower, intervals do not overlap)")
+    assert "> - DeepSpeed 1.20 [1.20, 1.20] (faster), measured again 1." in note
+    index = (tree.figures / "README.md").read_text()
+    assert "1 of 2 ratios agree and 1 of 2 decided ones are confirmed." in index
