@@ -11,6 +11,7 @@ import pandas as pd
 
 from ddl_tools.analysis.figures import shares
 from ddl_tools.analysis.figures.accuracy_differences import answers, lost
+from ddl_tools.analysis.figures.memory import least_of_each
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.rows import cell_text, named, ratio_text
 from ddl_tools.analysis.plot.style import three_digits
@@ -148,17 +149,19 @@ def _emulated(points: Points) -> list[str]:
 
 
 def _memory(points: Points) -> list[str]:
-    """Return the configurations with the least and the most memory, and the fastest."""
+    """Return the least memory of all configurations and of each strategy, and the fastest."""
     known = points[points["n"] > 0]
-    rows = {
-        "Least memory": known.loc[known["value"].idxmin()],
-        "Most memory": known.loc[known["value"].idxmax()],
-        "Highest throughput": known.loc[known["throughput"].idxmax()],
-    }
+    rows = least_of_each(known).to_dict("records")
+    each = [f"{style.strategy_name(row['framework_strategy'])} {row['value']:.2f}" for row in rows]
+    fastest = known.loc[known["throughput"].idxmax()]
+    least, highest = (
+        f"{row['label']}, {row['value']:.2f} GiB at {three_digits(row['throughput'])} images/s."
+        for row in (rows[0], fastest)
+    )
     return [
-        f"{what}: {row['label']}, {row['value']:.2f} GiB at {three_digits(row['throughput'])} "
-        "images/s."
-        for what, row in rows.items()
+        f"Least memory: {least}",
+        f"Least memory of each strategy (GiB): {'; '.join(each)}.",
+        f"Highest throughput: {highest}",
     ]
 
 

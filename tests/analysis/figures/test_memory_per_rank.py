@@ -2,7 +2,9 @@
 
 import pytest
 
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.figures.memory import GIB, draw_memory, memory_points, state_bytes
+from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
@@ -46,6 +48,18 @@ def test_the_share_of_fsdp_with_accumulation_is_not_known(tree: Tree, make_run: 
     made(make_run, "fsdp", 9.0, 0.5, accumulation=2)
     points = memory_points(runs_table(tree.runs)).set_index("strategy")
     assert points["state"].isna().to_dict() == {"ddp": False, "fsdp": True}
+
+
+def test_a_strategy_is_compared_by_its_best_setting(tree: Tree, make_run: MakeRun) -> None:
+    """A default that reserves much must not decide between two strategies."""
+    made(make_run, "fsdp", 9.0, 0.5)
+    made(make_run, "deepspeed", 9.0, 2.0, deepspeed_zero_stage=3)
+    small = {"deepspeed_zero_stage": 3, "deepspeed_bucket_elements": 5_000_000}
+    made(make_run, "deepspeed", 9.0, 1.0, **small)
+    points = memory_points(runs_table(tree.runs))
+    assert " needs 50 % of the least memory of DeepSpeed" in title_of(draw_memory(points))
+    assert any("PyTorch-FSDP 0.50; DeepSpeed 1.00." in text
+               for text in ANSWERS["memory_per_rank"].sentences(points))  # fmt: skip
 
 
 @pytest.mark.parametrize(
