@@ -19,7 +19,7 @@ from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.paper import Paper, in_table_2, read_paper
 from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.ratio_answers import unconfirmed
-from ddl_tools.analysis.result_page import PAGE, commits, link, machines
+from ddl_tools.analysis.result_page import PAGE, commits, link, machines, shared_settings
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
 from ddl_tools.records.paths import (
@@ -177,7 +177,7 @@ def results(tree: Tree, judged: pd.DataFrame) -> str:
 def _answer(
     tree: Tree, question: str, study: str, figure: str, which: tuple[int, ...]
 ) -> Row | None:
-    """Return some sentences of an answer, with hardware, number of runs and commit."""
+    """Return some sentences of an answer, with settings, hardware, number of runs and commit."""
     path = tree.figures / study / f"{figure}.csv"
     if not path.exists():
         return None
@@ -186,6 +186,9 @@ def _answer(
     text = " ".join(sentences[one] for one in which if one < len(sentences))
     # The README says for all rows what two cores can show.
     about = captions.line(points.drop(columns="on_cpu", errors="ignore"))
+    runs = read_table(tree.tables / f"{study}.csv")
+    if study != HEADLINE and not is_emulated(runs).any():  # the README describes these elsewhere
+        about = f"{shared_settings(runs)}; {about}"
     return question, text, about, f"[figures](figures/{study}/README.md)"
 
 

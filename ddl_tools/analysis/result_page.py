@@ -4,19 +4,23 @@ It is a README.md, which code-hosting sites show with the folder. An index leads
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ddl_core.config import RunSpec
 from ddl_tools import markdown
 from ddl_tools.analysis.answers import ANSWERS, MOST_ROWS
+from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.confirmation import confirmation
+from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.ratio_answers import unconfirmed
-from ddl_tools.analysis.tables import counts, is_emulated
+from ddl_tools.analysis.tables import counts, is_emulated, whole
 from ddl_tools.labels import plural
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.storage import write_atomically
@@ -111,9 +115,46 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
     runs = tables.runs
     table = link(counts(runs), tree.tables / f"{study}.csv", folder)
     made = f"Study `{study}`, {table}, on {machines(runs)}; code {commits(runs)}."
+    about = f"All runs: {shared}." if (shared := shared_settings(runs)) else ""
     title = tables.study.question if tables.study else study
     ends = "A bracket holds the ends of a bar; the caption says which interval it is."
-    return title, " ".join([made, *_emulated(runs, folder), *notes(tree, study), ends])
+    texts = [made, about, *_read_again(runs), *_emulated(runs, folder), *notes(tree, study), ends]
+    return title, " ".join(filter(None, texts))
+
+
+def shared_settings(runs: pd.DataFrame) -> str:
+    """Return network, image size, batch of a rank and precision, as far as all runs share them."""
+    words: dict[str, Callable[[Any], str]] = {
+        "model": style.model_name,
+        "image_size": "{} px".format,
+        "local_batch_size": "batch {}".format,
+        "precision": str,
+    }
+    if is_emulated(runs).any():  # the size of images changes nothing
+        del words["image_size"]
+    known = whole(runs)
+    if known["accumulation"].nunique() > 1:  # a batch is then several of these
+        del words["local_batch_size"]
+    return ", ".join(
+        word(known[name].iloc[0]) for name, word in words.items() if known[name].nunique() == 1
+    )
+
+
+def _read_again(runs: pd.DataFrame) -> list[str]:
+    """Return a sentence on how often an epoch reads the same images, if more than once."""
+    reading = whole(runs)
+    reading = reading[reading["loader"].ne("synthetic") & reading["train_images"].notna()]
+    found = {
+        (spec.dataset, spec.train_images, spec.passes(spec.train_images))
+        for spec in (RunSpec(**fields) for fields in specs(reading))
+        if spec.train_images
+    }
+    return [
+        f"The loaders read the same {images} images ({style.dataset_name(name)}) {times} times in "
+        "an epoch."
+        for name, images, times in sorted(found)
+        if times > 1
+    ]
 
 
 def _emulated(runs: pd.DataFrame, folder: Path) -> list[str]:

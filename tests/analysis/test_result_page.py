@@ -61,6 +61,27 @@ def test_page_of_a_study(tree: Tree, laptop: MakeRun, monkeypatch: pytest.Monkey
     assert "Rejected and not drawn: 1 run." in page
 
 
+def test_page_names_the_settings_of_all_runs(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch of a small set takes its images several times: a loader may find them in memory."""
+    draw_only(monkeypatch, "comparison")
+    about = {"train_images": 64, "min_steps_per_epoch": 8, "image_size": 24}
+    for strategy in ("single", "ddp"):
+        make_run(strategy=strategy, local_batch_size=16, **about)
+    make_run(study="other", image_size=24, local_batch_size=16)
+    make_run(study="other", image_size=24, local_batch_size=32)
+    redraw(tree, figures=tree.figures)
+    page, other = (
+        (tree.figures / name / "README.md").read_text().split("\n## ")[0]
+        for name in ("laptop", "other")
+    )
+    assert ", 24 px, batch 16, fp32." in page
+    assert "read the same 64 images (sample set) 2 times in an epoch" in page
+    assert ", 24 px, fp32." in other
+    assert "times in an epoch" not in other
+
+
 def test_page_of_a_study_that_was_measured_again(
     tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
