@@ -10,6 +10,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import Interrupted, LaunchError
 from ddl_core.files import some
 from ddl_tools.analysis import estimates
+from ddl_tools.analysis.configurations import commits
 from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample
 from ddl_tools.analysis.metrics import J_PER_KWH
@@ -57,7 +58,8 @@ class Answer:
             raise LaunchError(text, remedy="allow more --minutes")
         self._entries = search.entries()
         runs, windows = write_tables(search.tree, search.name)
-        self._runs = runs.assign(value=runs[WALL]).set_index("run_id", drop=False)
+        runs = runs.assign(value=runs[WALL], commit=commits(runs))
+        self._runs = runs.set_index("run_id", drop=False)
         self._windows = Interleaved(windows)
         self.leader, self.baseline = self._race.left[0], search.space.baseline
         self.alarm = agreement.alarm(self._entries)
