@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,7 @@ def render(specs: Sequence[RunSpec], site: Site, options: Options, paths: JobPat
     )
 
 
+@cache  # each job of a study has the same
 def template(name: str) -> Template:
     """Return a template of ``slurm/``."""
     environment = Environment(

@@ -72,15 +72,19 @@ def prepare(
 ) -> SubmitPlan:
     """Return the jobs of what a study still has to run; write nothing."""
     options.check(site)
-    todo = [one for one in pending(entries, choice.retry_failed) if not queued(one, queue)]
-    left = [one for one in pending(entries, retry_failed=True) if not queued(one, queue)]
+    free = [one for one in entries if not queued(one, queue)]
+    todo, left = pending(free, choice.retry_failed), pending(free, retry_failed=True)
     for item in todo:
         preflight.check_batch(item.spec)
     order, waits = small_first(entries, todo, queue) if choice.small_first else (todo, {})
     parts = blocks(order, site) if choice.by_block else [[item] for item in order]
     jobs = [_job(part, site, options, waits) for part in parts]
-    left_out = [item for item in todo if item not in order]
-    return SubmitPlan(entries, jobs, left_out, [item for item in left if item not in todo])
+    return SubmitPlan(entries, jobs, _without(todo, order), _without(left, todo))
+
+
+def _without(entries: list[Entry], others: list[Entry]) -> list[Entry]:
+    there = {item.directory for item in others}
+    return [item for item in entries if item.directory not in there]
 
 
 def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, Entry]) -> Job:
@@ -264,10 +268,10 @@ def small_first(
         own = smallest.setdefault(configuration(item.spec), [item])
         if item is not own[0] and _nodes(item) == _nodes(own[0]):
             own.append(item)
-    order, waits = [], {}
+    order, waits, ready = [], {}, {item.directory for item in todo}
     for item in sorted(todo, key=_nodes):
         small = smallest[configuration(item.spec)]
-        alive = [one for one in small if one in todo or queued(one, queue)]
+        alive = [one for one in small if one.directory in ready or queued(one, queue)]
         if item in small or any(one.state == "completed" for one in small):
             order.append(item)
         elif alive:
