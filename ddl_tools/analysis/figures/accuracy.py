@@ -203,13 +203,15 @@ def _most_lost(points: pd.DataFrame) -> str:
         most = stated["global_batch_size"].max()
         reached = 100 * stated.loc[stated["global_batch_size"] == most, "value"]
         return f"At a batch of {most:,} the paper states {captions.span(reached, '{:.0f}')} %"
-    parts = []
-    for row in (table.iloc[0], table.iloc[-1]):
-        parts.append(
-            f"{row['label']} loses {100 * row['lost']:.1f} points of accuracy{unsure(row)}"
-        )
-    sizes = f"From batch {table['from_batch'].iloc[0]} to {table['to_batch'].iloc[0]}"
-    return f"{sizes}, {', '.join(dict.fromkeys(parts))}"
+    least, most = table["from_batch"].min(), table["to_batch"].max()
+    table = table[(table["from_batch"] == least) & (table["to_batch"] == most)]
+    if table.empty:
+        return f"No way to learn has both an accuracy with batch {least} and one with {most}"
+    parts = [
+        f"{row['label']} loses {100 * row['lost']:.1f} points of accuracy{unsure(row)}"
+        for row in table.iloc[[0, -1]].to_dict("records")
+    ]
+    return f"From batch {least} to {most}, {', '.join(dict.fromkeys(parts))}"
 
 
 def _means(ours: pd.DataFrame) -> list[str]:

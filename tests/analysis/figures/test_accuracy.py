@@ -18,6 +18,7 @@ from ddl_tools.analysis.figures import (
     schedules,
 )
 from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, curve
@@ -145,7 +146,20 @@ def test_loss_without_a_common_seed_is_of_the_means(make_run: MakeRun, tree: Tre
 
 
 def test_the_loss_to_a_batch_is_of_those_that_did_not_diverge_there(points: pd.DataFrame) -> None:
-    assert "SGD, cosine" not in accuracy_differences.answers(points)[0]
+    title = title_of(accuracy.draw_batches(points))
+    assert title.startswith("From batch 16 to 320, SGD, exponential loses 11.0 points of accuracy")
+    for text in (title, accuracy_differences.answers(points)[0]):
+        assert "SGD, cosine" not in text
+
+
+def test_a_loss_that_no_way_has_from_the_smallest_to_the_largest_batch_is_not_in_the_title(
+    make_run: MakeRun, tree: Tree
+) -> None:
+    for schedule, batches in (("step", (1, 4)), ("cosine", (4, 20))):
+        for accumulation in batches:
+            fields = STUDY | {"schedule": schedule}
+            make_run(rows=curve([0.1, 0.8]), accumulation=accumulation, **fields)
+    assert "loses" not in title_of(accuracy.draw_batches(measured(tree)))
 
 
 def test_accuracy_studies_stand_in_no_figure_of_throughput(runs: pd.DataFrame) -> None:
