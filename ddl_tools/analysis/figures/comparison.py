@@ -305,10 +305,12 @@ def sentences(points: pd.DataFrame) -> list[str]:
         known = others[others["n"] > 0]
         named = first["base_rule"] == REFERENCE
         rule = "" if named else " (the configuration that changes the fewest settings)"
-        pairs = f"pairs of windows: {captions.counted('', known['pairs'])}"
+        how = "whole runs" + (", within each commit" if within_commits(panel) else "")
+        if interleaved:
+            how = f"pairs of windows: {captions.counted('', known['pairs'])}"
         lines.append(
             f"{name}: throughput / throughput of {first['base']}{rule}, starts: "
-            f"{captions.counted('n', known['n'])}, {pairs if interleaved else 'whole runs'}"
+            f"{captions.counted('n', known['n'])}, {how}"
         )
         for row in others.to_dict("records"):
             wall, cpu = (_compared_text(row, stem) for stem in ("", "cpu_"))

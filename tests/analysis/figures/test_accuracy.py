@@ -17,8 +17,8 @@ from ddl_tools.analysis.figures import (
     learning_curves,
     schedules,
 )
-from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.plot.canvas import title_of
+from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, curve

@@ -266,6 +266,7 @@ def test_runs_of_another_commit_are_in_no_ratio(tree: Tree, make_run: MakeRun) -
     assert "Ratios within each commit." in caption_of(comparison.draw(points(tree)))
     (text,) = ANSWERS["comparison"].sentences(points(tree))
     assert "relative to native (22.6 images/s), within each commit: " in text
+    assert comparison.sentences(points(tree))[0].endswith("whole runs, within each commit")
 
 
 def test_without_a_common_commit_all_runs_are_compared_and_it_is_said(
