@@ -151,11 +151,12 @@ def advise(request: Request, tree: Tree) -> Advice:
 
     `DataError` if nothing is known of what is asked, or no option meets the limits.
     """
-    machine = request.machine
-    runs, known = _known(request.model, request.dataset, tree)
+    machine, every = request.machine, measured.trainings(tree)
+    runs, known = _known(request.model, request.dataset, every, tree)
     usable = [one for one in known if machine.owns(one)]
     if not usable:
-        raise DataError(_nothing_known(request, known, tree))
+        _, of_imagenet = _known(request.model, "imagenet", every, tree)
+        raise DataError(_nothing_known(request, known, of_imagenet))
     accuracy = of_records(runs, request.epochs)
     if accuracy is None and request.epoch_images == IMAGENET_TRAIN_IMAGES:
         accuracy = of_paper(request.model, request.dataset, request.epochs)
@@ -172,15 +173,17 @@ def advise(request: Request, tree: Tree) -> Advice:
 
 
 def _known(
-    model: str, dataset: str, tree: Tree
+    model: str, dataset: str, every: Sequence[measured.Measured], tree: Tree
 ) -> tuple[Sequence[measured.Measured], Sequence[Configuration]]:
-    """Return the runs of a network on a data set, and what is known from them and the paper."""
-    runs = measured.trained(tree, model, dataset)
+    """Return those of `every` run of a network on a data set, and what they and the paper say."""
+    runs = measured.of_network(every, model, dataset)
     stated = paper.configurations(model) if dataset == "imagenet" else []
     return runs, [*measured.configurations(runs, tree), *stated]
 
 
-def _nothing_known(request: Request, known: Sequence[Configuration], tree: Tree) -> str:
+def _nothing_known(
+    request: Request, known: Sequence[Configuration], of_imagenet: Sequence[Configuration]
+) -> str:
     machine, others = request.machine, sorted({one.machine for one in known})
     study, how = (
         ("juwels_booster.yaml with few nodes", f"submit FILE --site {machine.name}")
@@ -192,16 +195,13 @@ def _nothing_known(request: Request, known: Sequence[Configuration], tree: Tree)
         f"no measurement of {request.model} on {request.dataset} on {machine.title}; {elsewhere}. "
         f"Measure first, on at least two numbers of ranks, by a copy of studies/{study}, that "
         f"network and that data set: `ddl study {how}`, then `ddl advise --results results`"
-        f"{_with_rates_of_imagenet(request, tree)}"
+        f"{_with_rates_of_imagenet(request, of_imagenet)}"
     )
 
 
-def _with_rates_of_imagenet(request: Request, tree: Tree) -> str:
+def _with_rates_of_imagenet(request: Request, known: Sequence[Configuration]) -> str:
     """Return how to ask for an answer by ImageNet's rates; empty if these are unknown as well."""
-    if request.dataset == "imagenet":
-        return ""
-    _, known = _known(request.model, "imagenet", tree)
-    if not any(map(request.machine.owns, known)):
+    if request.dataset == "imagenet" or not any(map(request.machine.owns, known)):
         return ""
     return (
         ". Or leave out --dataset (in Python dataset='imagenet'): the answer is then for "

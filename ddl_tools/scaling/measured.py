@@ -66,16 +66,27 @@ def _rate(study: str, rows: Iterable[EpochRecord], why: Container[Round]) -> flo
     return sum(row.samples for row in counted) / seconds if seconds else None
 
 
-def trained(tree: Tree, model: str, dataset: str) -> list[Measured]:
-    """Return the completed PyTorch trainings of a network on a data set."""
-    wanted = "torch", "train", False, model, dataset
-    fields = attrgetter("framework", "work", "emulated", "model", "dataset")
+def trainings(tree: Tree) -> list[Measured]:
+    """Return the completed PyTorch trainings of a tree."""
+    wanted = "torch", "train", False
+    fields = attrgetter("framework", "work", "emulated")
     folders = (path.parent for path in sorted(tree.runs.glob("*/*/run.json")))
     return [
         one
         for one in throughputs(folders)
         if one.record.status == "completed" and fields(one.record.spec) == wanted
     ]
+
+
+def of_network(runs: Iterable[Measured], model: str, dataset: str) -> list[Measured]:
+    """Return those of some runs that trained a network on a data set."""
+    specs = ((one, one.record.spec) for one in runs)
+    return [one for one, spec in specs if (spec.model, spec.dataset) == (model, dataset)]
+
+
+def trained(tree: Tree, model: str, dataset: str) -> list[Measured]:
+    """Return the `trainings` of a network on a data set."""
+    return of_network(trainings(tree), model, dataset)
 
 
 def configurations(runs: Iterable[Measured], tree: Tree) -> list[Configuration]:

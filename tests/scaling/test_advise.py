@@ -272,6 +272,15 @@ def test_rounds_that_do_not_count_are_left_out(tree: Tree, make_run: MakeRun) ->
     assert rate == pytest.approx(32.0)
 
 
+def test_damaged_records_are_named_once_if_two_data_sets_are_looked_for(
+    answer: Answer, make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    RunFiles(make_run(0.1, strategy="ddp")).record.write_text("{")
+    with pytest.raises(DataError, match="leave out --dataset"):
+        answer(dataset="mine", deadline=1.0, images=10)
+    assert len(caplog.messages) == 1
+
+
 def test_damaged_records_are_named_once_and_left_out(
     answer: Answer, make_run: MakeRun, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,12 +38,13 @@ def expected_times(
     """
     machine = Machine(Path(site_name).stem, site.description, site.gpus_per_node)
     known: dict[tuple[str, str], list[Configuration]] = {}
-    found = {}
+    found, every = {}, measured.trainings(tree)
     for spec in specs:
         of = spec.model, spec.dataset
         if of not in known:
             stated = paper.configurations(spec.model)
-            each = (*measured.configurations(measured.trained(tree, *of), tree), *stated)
+            runs = measured.of_network(every, *of)
+            each = (*measured.configurations(runs, tree), *stated)
             known[of] = [one for one in each if machine.owns(one)]
         number = (images or {}).get(spec.run_id, spec.known_images)
         for one in known[of]:

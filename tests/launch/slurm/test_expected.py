@@ -9,7 +9,7 @@ from click.testing import Result
 from ddl_core.config import RunSpec
 from ddl_tools.launch.slurm.expected import expected_times
 from ddl_tools.launch.slurm.site import find_site
-from ddl_tools.records.paths import Tree
+from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.run import read_record
 from tests.analysis.conftest import writer
 from tests.launch.running import change, ddl, study_file
@@ -72,6 +72,16 @@ def test_own_jobs_of_the_same_configuration_say_how_long_others_take(tmp_path: P
     ours, beyond, unlike = on("generic", spec, larger, other, tree=tree)
     assert ours == pytest.approx(3, rel=0.2)
     assert (beyond, unlike) == (None, None)  # more than four times as many ranks; other settings
+
+
+def test_a_damaged_record_is_named_once_for_all_networks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = Tree(tmp_path)
+    RunFiles(writer(tree)(36.0, strategy="ddp")).record.write_text("{")
+    specs = [RunSpec(**PAPER | {"model": one}) for one in ("resnet50", "resnet101", "resnet152")]
+    on("juwels_booster", *specs, tree=tree)
+    assert len(caplog.messages) == 1
 
 
 @pytest.fixture
