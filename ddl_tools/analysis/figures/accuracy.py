@@ -206,7 +206,7 @@ def _most_lost(points: pd.DataFrame) -> str:
     least, most = table["from_batch"].min(), table["to_batch"].max()
     table = table[(table["from_batch"] == least) & (table["to_batch"] == most)]
     if table.empty:
-        return f"No way to learn has both an accuracy with batch {least} and one with {most}"
+        return f"No optimizer and schedule have an accuracy with batch {least} and with {most}"
     parts = [
         f"{row['label']} loses {100 * row['lost']:.1f} points of accuracy{unsure(row)}"
         for row in table.iloc[[0, -1]].to_dict("records")

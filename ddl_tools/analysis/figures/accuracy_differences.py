@@ -133,12 +133,15 @@ def _worse_from(line: pd.DataFrame) -> int:
 
 def _different(table: pd.DataFrame, batch: int) -> list[str]:
     """Return the sentence on the ways whose difference is decided."""
-    parts = []
+    parts: list[str] = []
+    others: set[str] = set()
     shares = ["difference", "low", "high"]
     table = table[table["global_batch_size"] == batch].copy()
     table[shares] *= 100
     for (evaluation, _), part in table.groupby(["evaluation", "panel"]):
-        sure = part[part["decision"].isin((estimates.GREATER, estimates.LESS))]
+        decided = part["decision"].isin((estimates.GREATER, estimates.LESS))
+        sure = part[decided]
+        others |= set(part.loc[~decided, "decision"])
         ways = [
             "{label} {difference:+.1f} points [{low:+.1f}, {high:+.1f}]".format_map(row)
             for row in sure.to_dict("records")
@@ -146,4 +149,5 @@ def _different(table: pd.DataFrame, batch: int) -> list[str]:
         parts.append(f"{', '.join(ways) or 'none'} with {evaluation}")
     cosine = style.way_name("sgd", LAST)
     told = f"Conclusively different from {cosine} at batch {batch}: {'; '.join(parts)}"
-    return [f"{told}; others are inconclusive."] if parts else []
+    rest = " or ".join(sorted(others)) or estimates.INCONCLUSIVE
+    return [f"{told}; others are {rest}."] if parts else []

@@ -134,7 +134,10 @@ def test_a_difference_within_one_point_is_equivalent(tree: Tree, make_run: MakeR
     (difference,) = accuracy_differences.differences(points).to_dict("records")
     assert difference["low"] > 0
     assert difference["decision"] == "equivalent"
-    assert "none with running statistics" in accuracy_differences.answers(points)[-1]
+    answer = accuracy_differences.answers(points)[-1]
+    assert "none with running statistics" in answer
+    assert "equivalent" in answer
+    assert "inconclusive" not in answer
 
 
 def test_a_time_to_accuracy_is_no_race(tree: Tree, make_run: MakeRun) -> None:
