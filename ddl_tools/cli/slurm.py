@@ -122,7 +122,7 @@ def _show_plan(plan: "SubmitPlan", names: Names) -> None:
     if bad:
         click.echo("\n".join([common.show_entries(bad), *common.log_of_unstarted(bad)]))
     if plan.failed:
-        click.echo(f"not submitted: {len(plan.failed)} failed, see above; "
+        click.echo(f"not submitted: {len(plan.failed)} failed or damaged, see above; "
                    "--retry-failed submits them again")  # fmt: skip
     for job in plan.jobs:
         name, runs = job.name.removeprefix("ddl-"), [names[one.spec.run_id] for one in job.entries]

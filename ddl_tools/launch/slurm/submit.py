@@ -55,7 +55,7 @@ class SubmitPlan:
     entries: list[Entry]
     jobs: list[Job]
     left_out: list[Entry]  # the small runs of their configuration have failed
-    failed: list[Entry]  # left alone, since nobody asked to retry them
+    failed: list[Entry]  # or damaged; left alone, since nobody asked to retry them
 
 
 @dataclass(frozen=True)

@@ -280,6 +280,15 @@ def test_a_job_that_died_before_its_run_began_is_shown_and_not_repeated(
     assert len(slurm.calls("sbatch")) == 4
 
 
+@pytest.mark.usefixtures("slurm")
+def test_a_damaged_run_that_is_left_alone_is_not_called_failed(tmp_path: Path) -> None:
+    path, _ = two_runs(tmp_path)
+    item = plan(Study.load(path), results())[0]
+    RunFiles(item.directory).record.write_text("{")
+    (line,) = (one for one in submitted(path).output.splitlines() if "not submitted: 1 " in one)
+    assert "damaged" in line
+
+
 def test_status_shows_the_class_of_a_failure_and_its_remedy(tmp_path: Path) -> None:
     path, _ = two_runs(tmp_path)
     item = plan(Study.load(path), results())[0]
