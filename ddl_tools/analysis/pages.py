@@ -22,6 +22,7 @@ from ddl_tools.analysis.ratio_answers import unconfirmed
 from ddl_tools.analysis.result_page import PAGE, commits, link, machines, shared_settings
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
+from ddl_tools.records.ledger import find_study
 from ddl_tools.records.paths import (
     PROJECT,
     README,
@@ -313,4 +314,4 @@ def compare(study: Study, tree: Tree) -> str:
 def _points(tree: Tree, study: str) -> pd.DataFrame:
     """Return the configurations of a study with their ratios to the baseline."""
     runs, windows = runs_table(tree.runs, studies=[study]), windows_table(tree.runs, [study])
-    return comparison.points(runs, windows)
+    return comparison.points(runs, windows, find_study(study, tree))

@@ -83,11 +83,11 @@ def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
 
 def _compared(tables: Tables) -> pd.DataFrame:
     """Return the points of the comparison, beside those of a second measurement."""
-    question = tables.study.question if tables.study else ""
-    points = comparison.points(tables.runs, tables.windows, question)
+    points = comparison.points(tables.runs, tables.windows, tables.study)
     if tables.second is None:
         return points
-    return beside(points, comparison.points(tables.second.runs, tables.second.windows))
+    again = comparison.points(tables.second.runs, tables.second.windows, tables.study)
+    return beside(points, again)
 
 
 LEAST_SIZES = 3  # of a curve that has a figure of its own

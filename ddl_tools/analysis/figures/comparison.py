@@ -41,6 +41,7 @@ from ddl_tools.analysis.plot.rows import (
 from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.labels import plural
 from ddl_tools.records.rounds import DISTURBED, FIRST
+from ddl_tools.study import Study
 
 COMPARISON = typed(
     WHO_ROWS, REACHED, "windows base base_rule ratio ratio_low ratio_high start_ratios decision",
@@ -49,7 +50,7 @@ COMPARISON = typed(
 )  # fmt: skip
 
 REFERENCE = "the reference that the study names"
-FEWEST = "no reference is named: the first configuration that changes the fewest settings"
+FEWEST = "no run of a named reference: the first configuration that changes the fewest settings"
 CONTROL = "control"  # a second start, whose ratio should be 1
 WORDS = {
     estimates.GREATER: "faster",
@@ -63,13 +64,13 @@ _BAND = f"within {100 * MARGIN:g} % of the baseline"
 
 
 def points(
-    runs: pd.DataFrame, windows: pd.DataFrame | None = None, question: str = ""
+    runs: pd.DataFrame, windows: pd.DataFrame | None = None, study: Study | None = None
 ) -> pd.DataFrame:
     """Return one row per configuration of each study, best first.
 
     A panel is a study and, where its runs come from several, a machine with its software. `runs`
-    and `windows` are as `runs_table` and `windows_table` have them, of one study or of several;
-    `question` is what the study asks.
+    and `windows` are as `runs_table` and `windows_table` have them, of one study or of several; `study`
+    is its definition where it is known.
 
     Returns
     -------
@@ -78,8 +79,8 @@ def points(
         the geometric mean over the n runs, over blocks of its ``windows`` where interleaved, low
         and high its 95 % interval. ratio is to the configuration called base, from ``pairs`` of
         windows of one block and round where known; start_ratios are those of each start, cpu_ratio
-        is the same per CPU second. base is the study's reference; without one, the configuration
-        that changes fewest defaults. decision is what the interval of the ratio says, see
+        is the same per CPU second. base is the reference that the windows name, or else the study;
+        without one, the configuration that changes fewest defaults. decision is what the interval of the ratio says, see
         `estimates.decision`.
     """
     made = ended_runs(runs, second_starts=True)
@@ -87,6 +88,9 @@ def points(
     own = None if windows is None else windows.merge(kept, on=["study", "run_id"])
     wall, cpu = Interleaved(own), Interleaved(own, CPU)
     references = set() if windows is None else set(windows["reference"].dropna())
+    if not references and study and study.interleave:  # runs of SLURM name none
+        fits = study.interleave.is_reference
+        references = {run.run_id for run in study.expand() if fits(run)}
 
     def summary(groups: Groups, firsts: pd.DataFrame) -> list[dict[str, Any]]:
         is_reference = [bool(set(group["run_id"]) & references) for group in groups]
@@ -112,6 +116,7 @@ def points(
             rows.append(row)
         return rows
 
+    question = study.question if study else ""
     table = studies(made, runs, question, summary, COMPARISON)
     rounds = {} if windows is None else _rounds_left_out(windows)
     return table.assign(rounds_left_out=table["study"].map(rounds).astype("string"))

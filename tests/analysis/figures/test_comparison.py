@@ -17,15 +17,24 @@ from ddl_tools.analysis.plot.rows import MOST_ROWS
 from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.paths import Tree
-from tests.analysis.conftest import MACHINE, REFERENCE, MakeRun, epoch_row, in_blocks, turned
+from ddl_tools.study import Study
+from tests.analysis.conftest import (
+    MACHINE,
+    REFERENCE,
+    SPEC,
+    MakeRun,
+    epoch_row,
+    in_blocks,
+    turned,
+)
 from tests.analysis.drawn import beside, leaves_the_page, rows
 
 DDP: dict[str, Any] = {"strategy": "ddp", "gpus_per_node": 2}
 SPREAD = (1.0, 1.02, 0.97)
 
 
-def points(tree: Tree, question: str = "") -> pd.DataFrame:
-    return comparison.points(runs_table(tree.runs), windows_table(tree.runs), question)
+def points(tree: Tree, study: Study | None = None) -> pd.DataFrame:
+    return comparison.points(runs_table(tree.runs), windows_table(tree.runs), study)
 
 
 def test_choices_and_numbers_are_rows_the_fastest_on_top(tree: Tree, make_run: MakeRun) -> None:
@@ -40,6 +49,19 @@ def test_choices_and_numbers_are_rows_the_fastest_on_top(tree: Tree, make_run: M
     assert table["ratio"].tolist() == pytest.approx([21 / 20, 1, 21 / 22])
     assert "Baseline: ZeRO stage 0." in caption_of(figure)
     assert title_of(figure) == "No difference to ZeRO stage 0 is conclusive in 2 configurations"
+
+
+def test_the_study_names_the_baseline_that_no_run_does(tree: Tree, make_run: MakeRun) -> None:
+    """SLURM interleaves no epochs: its records do not name the baseline that the study names."""
+    axes = {"strategy": ["ddp", "horovod"]}
+    reference = {"reference": {"strategy": "horovod"}}
+    study = Study(name="laptop", question="?", base=SPEC, axes=[axes], interleave=reference)
+    for run in study.expand():
+        make_run(20 + (run.strategy == "ddp"), **run.model_dump())
+    table = points(tree, study)
+    assert set(table["base"]) == {"Horovod"}
+    assert set(table["base_rule"]) == {comparison.REFERENCE}
+    assert set(points(tree)["base_rule"]) == {comparison.FEWEST}
 
 
 def test_more_configurations_than_have_room_are_drawn_without_the_slowest(
@@ -64,7 +86,7 @@ def test_a_configuration_is_called_by_what_it_changes(tree: Tree, make_run: Make
     for number, spec in enumerate(specs):
         place = number % (len(specs) // 3)
         make_run((20 + place) * SPREAD[spec.repeat], study="knobs", **spec.model_dump())
-    table = points(tree, find_study("knobs").question)
+    table = points(tree, find_study("knobs"))
     assert len(table) == len(specs) // 3 == table["label"].nunique()
     assert table["panel"].unique().tolist() == [
         "knobs: synthetic, 2 ranks, ResNet50, image size 64, batch 16, fp32"
