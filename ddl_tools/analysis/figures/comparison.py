@@ -69,8 +69,8 @@ def points(
     """Return one row per configuration of each study, best first.
 
     A panel is a study and, where its runs come from several, a machine with its software. `runs`
-    and `windows` are as `runs_table` and `windows_table` have them, of one study or of several; `study`
-    is its definition where it is known.
+    and `windows` are as `runs_table` and `windows_table` have them, of one study or of several.
+    `study` is the definition of a single study, where it is known.
 
     Returns
     -------
@@ -80,8 +80,8 @@ def points(
         and high its 95 % interval. ratio is to the configuration called base, from ``pairs`` of
         windows of one block and round where known; start_ratios are those of each start, cpu_ratio
         is the same per CPU second. base is the reference that the windows name, or else the study;
-        without one, the configuration that changes fewest defaults. decision is what the interval of the ratio says, see
-        `estimates.decision`.
+        without one, the configuration that changes fewest defaults. decision is what the interval
+        of the ratio says, see `estimates.decision`.
     """
     made = ended_runs(runs, second_starts=True)
     kept = made.loc[~made["lost"], ["study", "run_id"]]
