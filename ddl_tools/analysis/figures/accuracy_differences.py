@@ -102,14 +102,17 @@ def answers(points: pd.DataFrame) -> list[str]:
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     first, batch = ours["global_batch_size"].min(), ours["global_batch_size"].max()
     costs = lost(points).merge(ours[["panel", "evaluation"]].drop_duplicates())
-    costs = costs[(costs["from_batch"] == first) & (costs["evaluation"] == RUNNING)].copy()
+    costs = costs[costs["from_batch"] == first].copy()
     shares = ["lost", "low", "high"]
     costs[shares] *= 100
     worse = []
-    for row in costs.to_dict("records"):
-        own = ours[(ours["panel"] == row["panel"]) & (ours["label"] == row["label"])]
-        worse.append(f"{row['label']} {_worse_from(own) or 'none'}")
-    costs = costs[costs["to_batch"] == batch]
+    for evaluation, rows in costs.groupby("evaluation"):
+        lines = []
+        for row in rows.to_dict("records"):
+            own = ours[(ours["panel"] == row["panel"]) & (ours["label"] == row["label"])]
+            lines.append(f"{row['label']} {_worse_from(own) or 'none'}")
+        worse.append(f"with {evaluation} {'; '.join(lines)}")
+    costs = costs[(costs["to_batch"] == batch) & (costs["evaluation"] == RUNNING)]
     texts = [
         f"{row['label']} {row['lost']:.1f}{interval(row, '{:.1f}')}"
         for row in costs.to_dict("records")
@@ -118,17 +121,30 @@ def answers(points: pd.DataFrame) -> list[str]:
     return [
         f"Points of accuracy lost from batch {first} to {batch} ({how}): "
         f"{'; '.join(texts) or 'none'}.",
-        f"Conclusively worse than batch {first} from this batch on: {'; '.join(worse)}.",
+        f"Conclusively worse than batch {first} from this batch on, with the points lost there (by "
+        "seed where possible; 95 % intervals, not corrected for several batches): "
+        f"{'; '.join(worse)}.",
         *_different(differences(points), batch),
     ]
 
 
-def _worse_from(line: pd.DataFrame) -> int:
-    """Return the batch from which on V is conclusively below that of the smallest, 0 if none."""
+def _worse_from(line: pd.DataFrame) -> str:
+    """Return the batch from which on V is conclusively below that of the smallest, and the loss.
+
+    Nothing where there is none.
+    """
     base, *larger = line.sort_values("global_batch_size").to_dict("records")
-    gaps = ((row["global_batch_size"], _gap(row, base)) for row in reversed(larger))
-    worse = takewhile(lambda at: _decision(at[1]) == estimates.LESS, gaps)
-    return min((size for size, _ in worse), default=0)
+    gaps = ((row["global_batch_size"], _gap(base, row)) for row in reversed(larger))
+    worse = list(takewhile(lambda at: _decision(at[1]) == estimates.GREATER, gaps))
+    if not worse:
+        return ""
+    batch, gap = worse[-1]
+    # Three digits, and not decimals: an end just above 0 must not read as 0.
+    loss, low, high = (
+        style.three_digits(100 * value)
+        for value in (gap.log_mean, np.log(gap.low), np.log(gap.high))
+    )
+    return f"{batch} ({loss} [{low}, {high}])"
 
 
 def _different(table: pd.DataFrame, batch: int) -> list[str]:
