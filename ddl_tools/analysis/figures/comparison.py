@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator
 
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs, specs
@@ -35,6 +37,7 @@ from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.rows import (
     count_text,
     draw_values,
+    mark_cut,
     ratio_text,
     row_figure,
 )
@@ -60,6 +63,7 @@ WORDS = {
 }
 
 _BEYOND = 2.0  # an axis goes no further than this from the ratios for the sake of an interval
+_STEPS = [1, 2, 2.5, 5, 10]  # between ticks: 1 is a multiple of those that are no longer
 _BAND = f"within {100 * MARGIN:g} % of the baseline"
 
 
@@ -194,17 +198,28 @@ def draw(points: pd.DataFrame) -> Figure:
         draw_values(ax, table, looks)
         ax.axvspan(1 / (1 + MARGIN), 1 + MARGIN, color=style.BOUND_COLOUR, linewidth=0, zorder=0)
         ax.axvline(1, **style.IDEAL)
-        low, high = _ends(table)
-        ax.set_xlim(max(min([low, *dots]), 0), max([high, *dots]))
+        low, high = _ends(table, dots)
+        ax.set_xlim(max(low, 0), high)
+        mark_cut(ax, table, looks)
+        _tick_baseline(ax)
     return figure
 
 
-def _ends(table: pd.DataFrame) -> tuple[float, float]:
-    """Return the ends of an axis: ratios, intervals and margin, but no endless interval."""
+def _tick_baseline(ax: Axes) -> None:
+    """Give the ticks of an axis of ratios round distances, and one at 1."""
+    ax.xaxis.get_major_locator().set_params(steps=_STEPS)
+    ticks = ax.get_xticks()
+    nearest = ticks[np.argmin(abs(ticks - 1))]
+    ax.xaxis.set_major_locator(FixedLocator(ticks - nearest + 1))
+
+
+def _ends(table: pd.DataFrame, dots: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of an axis: ratios, dots, intervals, margin, but no endless interval."""
     values = table["value"].dropna()
     reach = [1 / (1 + MARGIN), 1 + MARGIN, *values]
     low = max(np.nanmin([*reach, *table["low"]]), values.min() / _BEYOND)
     high = min(np.nanmax([*reach, *table["high"]]), values.max() * _BEYOND)
+    low, high = min(low, *dots), max(high, *dots)
     room = 0.04 * (high - low)
     return float(low - room), float(high + room)
 

@@ -9,6 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.markers import CARETLEFT, CARETRIGHT
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -85,6 +86,16 @@ def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
         ax.errorbar(part["value"], part["row"], xerr=intervals(part), linestyle="none",
                     elinewidth=1.2, capsize=2, markersize=5, zorder=5,
                     **looks[str(name)])  # fmt: skip
+
+
+def mark_cut(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
+    """Draw an arrowhead where a bar of `draw_values` goes on beyond the axis, which is final."""
+    left, right = ax.get_xlim()
+    ends = ((left, CARETLEFT, table["low"] < left), (right, CARETRIGHT, table["high"] > right))
+    for end, marker, cut in ends:
+        for row in table[cut].to_dict("records"):
+            ax.plot(end, row["row"], marker=marker, markersize=6, zorder=6, clip_on=False,
+                    color=looks[row["framework_strategy"]]["color"])  # fmt: skip
 
 
 def named(points: pd.DataFrame) -> pd.DataFrame:

@@ -207,6 +207,32 @@ def test_an_endless_interval_does_not_squeeze_the_others(tree: Tree, make_run: M
     assert 0.4 < low < 1 < high < 3
 
 
+def test_dots_and_cut_bars_are_seen_and_the_baseline_has_a_tick(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    for repeat, (slow, fast) in enumerate(((10.0, 9.0), (10.0, 5.0))):
+        make_run(slow, repeat=repeat, **DDP)
+        make_run(fast, repeat=repeat, channels_last=True, **DDP)
+    figure = comparison.draw(points(tree))
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    left, right = ax.get_xlim()
+    dots = [x for line in ax.lines if line.get_marker() == "." for x in line.get_xdata()]
+    assert max(dots) == pytest.approx(2.0)
+    assert left < min(dots)
+    assert right > max(dots) + 0.02 * (right - left)
+    assert 1 in ax.get_xticks()
+    at_ends = {line.get_xdata()[0] for line in ax.lines if len(line.get_xdata()) == 1}
+    assert {left, right} <= at_ends, "the interval of two starts goes beyond both ends"
+
+
+def test_a_ratio_far_from_the_baseline_leaves_it_a_tick(tree: Tree, make_run: MakeRun) -> None:
+    make_run(100.0, **DDP)
+    make_run(8.0, channels_last=True, **DDP)
+    (ax,) = comparison.draw(points(tree)).axes
+    assert 1 in ax.get_xticks()
+
+
 HOROVOD: dict[str, Any] = {"strategy": "horovod"}
 DRIFT = np.array([10.0, 14.0, 31.0, 22.0, 9.0, 12.0])
 WOBBLE = np.array([1.01, 0.99, 1.02, 0.98, 1.0, 1.0])
