@@ -29,7 +29,7 @@ BATCHES = typed(
 _STATED_ONLY = "No run measured here: only what the paper and others state."
 _OTHERS: dict[str, Any] = {"color": "#999999", "markeredgecolor": "#999999", "markersize": 5,
                            "linestyle": "solid", "linewidth": 1.0, "zorder": 2}  # fmt: skip
-_STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "markersize": 6}
+_STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markersize": 6}
 
 
 def batch_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
@@ -94,7 +94,7 @@ def _to_target(part: pd.DataFrame, target: float) -> dict[str, Any]:
     return medians | {"target": target, "reached": len(hits)}
 
 
-IMAGENET_PANEL = "ImageNet, ResNet50 unless named, 90 epochs where stated: by others"
+IMAGENET_PANEL = "Stated by others: ImageNet, ResNet50 if no other network is named"
 
 
 def _stated(paper: Paper) -> pd.DataFrame:
@@ -171,10 +171,12 @@ def draw_batches(points: pd.DataFrame) -> Figure:
         )
         curves.lines(ax, own, "at", "label", looks, markersize=5)
         draw_crosses(ax, own, "at", "diverged_value", looks)
-        for row in stated.to_dict("records"):
-            ax.plot(row["at"], row["value"], **looks[row["label"]] | _STATED)
         for label, series in published.sort_values("at").groupby("label"):
             ax.plot(series["at"], series["value"], **others[str(label)])
+        for number, (label, look) in enumerate(looks.items()):
+            series = stated[stated["label"] == label]
+            at = curves.apart(ax, series["at"], number, len(looks))
+            ax.plot(at, series["value"], **look | _STATED)
     return figure
 
 

@@ -1,5 +1,6 @@
 """From runs of an accuracy study to points and figures."""
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -177,6 +178,16 @@ def test_the_paper_and_confirmed_others_stand_beside_ours(points: pd.DataFrame) 
     unconfirmed = PAPER.published[PAPER.published["evidence"] == "unconfirmed"]
     assert not unconfirmed.empty
     assert not set(unconfirmed["value"] / 100) & set(others["value"])
+
+
+def test_no_statement_of_the_paper_hides_another_one(points: pd.DataFrame) -> None:
+    (ax,) = accuracy.draw_batches(points[points["source"] != "measured"]).axes
+    open_marks = [line for line in ax.lines if line.get_markerfacecolor() == "none"]
+    places = [tuple(place) for line in open_marks for place in line.get_xydata()]
+    assert len(places) == len(PAPER.accuracy)
+    pixels = ax.transData.transform(places)
+    gaps = [math.dist(one, other) for one, other in itertools.combinations(pixels, 2)]
+    assert min(gaps) > open_marks[0].get_markersize()
 
 
 def test_curves_are_of_the_smallest_and_largest_batch(runs: pd.DataFrame) -> None:
