@@ -8,8 +8,10 @@ from ddl_tools.analysis.confirmation import doubtful
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.plot.rows import cell_text, ratio_text
 from ddl_tools.analysis.plot.style import three_digits
+from ddl_tools.labels import plural
 
 _MOST_NAMED = 4  # configurations in one sentence
+_MOST_GROWN = 8  # the same for those with several numbers of ranks
 # Settings in which a configuration may differ from the baseline.
 _FACTORS = {
     "strategy": ["framework", "strategy"],
@@ -52,7 +54,27 @@ def compared(points: pd.DataFrame) -> list[str]:
                 found.append(f"Throughput {name}, {text}")
         if not others.any():
             found.append(f"{base}: {cell_text(panel.iloc[0], 'value')} images/s.")
-    return found
+    return [*found, *_growths(points)]
+
+
+def _growths(points: pd.DataFrame) -> list[str]:
+    """Return how much the most ranks raise the throughput of each configuration, most first.
+
+    Nothing for a single one, whose ratio is that to the baseline.
+    """
+    few, many = points["world_size"].min(), points["world_size"].max()
+    grown = points[points["growth_ratio"].notna() & (points["growth_from"] == few)]
+    grown = grown[grown["world_size"] == many].sort_values("growth_ratio", ascending=False)
+    if len(grown) < 2:
+        return []
+    texts = []
+    for row in grown.to_dict("records"):
+        name = row["label"].rpartition(", ")[0]
+        texts.append(
+            f"{name} {ratio_text(row, 'growth_ratio')} ({comparison.word(row, 'growth_')})"
+        )
+    sizes = f"Throughput on {plural(many, 'rank')}, relative to {plural(few, 'rank')}"
+    return [f"{sizes} of the same configuration: {'; '.join(texts[:_MOST_GROWN])}."]
 
 
 def _against(row: Any, base: str) -> str:

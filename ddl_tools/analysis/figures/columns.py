@@ -7,10 +7,11 @@ ORIGIN = "hardware on_cpu commit"
 _INTEGERS = (
     "n windows pairs failed world_size world_size_min base_world_size "
     "local_batch_size global_batch_size loader_workers updates epochs epoch repeat reached "
-    "unfaithful diverged loading_n training_n own_load"
+    "unfaithful diverged loading_n training_n own_load growth_from"
 )
 _TEXTS = (
     "panel source label question line repeats start_ratios base base_rule decision cpu_decision "
+    "growth_decision "
     "common unsaid left_out rounds_left_out bound approx statement printed place contradiction "
     "note dataset optimizer schedule run_id cause limit hardware commit " + WHO
 )

@@ -49,6 +49,7 @@ from ddl_tools.study import Study
 COMPARISON = typed(
     WHO_ROWS, REACHED, "windows base base_rule ratio ratio_low ratio_high start_ratios decision",
     "pairs cpu_ratio cpu_ratio_low cpu_ratio_high cpu_decision",
+    "growth_from growth_ratio growth_ratio_low growth_ratio_high growth_decision",
     "common unsaid left_out rounds_left_out", ORIGIN,
 )  # fmt: skip
 
@@ -85,7 +86,8 @@ def points(
         windows of one block and round where known; start_ratios are those of each start, cpu_ratio
         is the same per CPU second. base is the reference that the windows name, or else the study;
         without one, the configuration that changes fewest defaults. decision is what the interval
-        of the ratio says, see `estimates.decision`.
+        of the ratio says, see `estimates.decision`. growth_ratio is to the same configuration
+        on its fewest ranks, growth_from; missing there.
     """
     made = ended_runs(runs, second_starts=True)
     kept = made.loc[~made["lost"], ["study", "run_id"]]
@@ -100,7 +102,7 @@ def points(
         is_reference = [bool(set(group["run_id"]) & references) for group in groups]
         base = _base(groups, firsts, is_reference)
         base_wall, base_cpu = wall.sample(groups[base]), cpu.sample(groups[base])
-        rows = []
+        rows, fewest = [], _on_fewest_ranks(firsts)
         for place, group in enumerate(groups):
             own = wall.sample(group)
             row = {
@@ -117,6 +119,10 @@ def points(
                 row |= _compared(wall.compare(own, base_wall), "ratio", "decision")
                 by_cpu = cpu.ratio(cpu.sample(group).windows, base_cpu.windows)
                 row |= _compared(by_cpu, "cpu_ratio", "cpu_decision") if by_cpu else {}
+            if place != fewest[place]:
+                growth = wall.compare(own, wall.sample(groups[fewest[place]]))
+                row["growth_from"] = firsts["world_size"][fewest[place]]
+                row |= _compared(growth, "growth_ratio", "growth_decision")
             rows.append(row)
         return rows
 
@@ -154,6 +160,12 @@ def _base(groups: Groups, firsts: pd.DataFrame, is_reference: Sequence[bool]) ->
         return (not is_reference[place], not known, naming.changes(spec), *look, place)
 
     return min(range(len(groups)), key=order)
+
+
+def _on_fewest_ranks(firsts: pd.DataFrame) -> list[int]:
+    """Return for each configuration the place of the same one on the fewest ranks."""
+    others = [firsts[name] for name in naming.KEY if name not in naming.NODES]
+    return list(firsts["world_size"].groupby(others, dropna=False).transform("idxmin"))
 
 
 def _rounds_left_out(windows: pd.DataFrame) -> dict[str, str]:

@@ -18,15 +18,15 @@ KEY = [*(name for name in RunSpec.model_fields if name not in REPEATS), *PLACE, 
 """Runs of one configuration agree in all of these."""
 
 _SIZE = "world_size"
-_NODES = ["nodes", "gpus_per_node"]  # a name has both as one number of ranks
+NODES = ["nodes", "gpus_per_node"]  # a name has both as one number of ranks
 _COMMON = ["strategy", "loader", _SIZE, "model", "image_size", "local_batch_size", "precision"]
 
 # `firsts` holds one run of each configuration.
 
 
 def _varied(firsts: pd.DataFrame) -> list[str]:
-    several = len(firsts[_NODES].drop_duplicates()) > 1
-    return [*varying(specs(firsts), (*REPEATS, *_NODES)), *([_SIZE] if several else [])]
+    several = len(firsts[NODES].drop_duplicates()) > 1
+    return [*varying(specs(firsts), (*REPEATS, *NODES)), *([_SIZE] if several else [])]
 
 
 def names(firsts: pd.DataFrame) -> list[str]:
@@ -36,7 +36,7 @@ def names(firsts: pd.DataFrame) -> list[str]:
     """
     if len(firsts) == 1:
         return [common(firsts, _COMMON[:3])]
-    named = labels(specs(firsts), (*REPEATS, *_NODES))
+    named = labels(specs(firsts), (*REPEATS, *NODES))
     if _SIZE not in _varied(firsts):
         return named
     several = firsts["nodes"].nunique() > 1

@@ -270,6 +270,34 @@ def test_ratios_are_those_of_pairs(tree: Tree, interleaved: MakeRun) -> None:
     ]
 
 
+def test_the_gain_of_more_ranks_is_that_of_each_configuration_itself(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    """By pairs of epochs: Horovod gains and DDP loses, though DDP is faster on both."""
+    two = {"gpus_per_node": 2}
+    reference = REFERENCE | {"gpus_per_node": 1}
+    about: dict[str, Any] = {"reference": reference}
+    for fields, wall_s in (
+        (reference, DRIFT),
+        (REFERENCE | two, DRIFT / 0.9),
+        (HOROVOD | {"gpus_per_node": 1}, 2 * DRIFT),
+        (HOROVOD | two, 2 * DRIFT / 1.5 * WOBBLE),
+    ):
+        in_blocks(make_run, fields, list(wall_s), **about)
+    table = points(tree).set_index("label")
+    gain = table.loc["Horovod, 2 ranks"]
+    expected = stats.ttest_1samp(np.log(1.5 / WOBBLE), 0).confidence_interval()
+    ends = gain[["growth_ratio_low", "growth_ratio_high"]]
+    assert tuple(ends) == pytest.approx(tuple(np.exp(expected)))
+    assert (gain["growth_from"], gain["growth_decision"]) == (1, "greater")
+    assert table.loc["PyTorch-DDP, 2 ranks", "growth_decision"] == "less"
+    assert table.filter(like=", 1 rank", axis=0)["growth_ratio"].isna().all()
+    said = ANSWERS["comparison"].sentences(points(tree))[-1]
+    first, second = said.split(": ")[1].split("; ")
+    assert first.startswith("Horovod 1.50 [")
+    assert second.startswith("PyTorch-DDP 0.90 [")
+
+
 def test_dots_are_the_ratios_that_the_interval_is_of(tree: Tree, interleaved: MakeRun) -> None:
     """On a drifting machine, a start's own throughput would lie far outside."""
     figure = comparison.draw(points(tree))
