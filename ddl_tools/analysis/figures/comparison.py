@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs, specs
@@ -219,7 +219,9 @@ def draw(points: pd.DataFrame) -> Figure:
 
 def _tick_baseline(ax: Axes) -> None:
     """Give the ticks of an axis of ratios round distances, and one at 1."""
-    ax.xaxis.get_major_locator().set_params(steps=_STEPS)
+    locator = ax.xaxis.get_major_locator()
+    assert isinstance(locator, MaxNLocator)  # of `row_figure`
+    locator.set_params(steps=_STEPS)
     ticks = ax.get_xticks()
     nearest = ticks[np.argmin(abs(ticks - 1))]
     ax.xaxis.set_major_locator(FixedLocator(ticks - nearest + 1))
