@@ -127,3 +127,18 @@ def test_a_block_takes_as_long_as_its_runs(tmp_path: Path) -> None:
 def test_where_no_rate_is_known_nothing_is_expected(tmp_path: Path) -> None:
     shown = dry_run(study_file(tmp_path, strategy="ddp", nodes=[1, 4]))
     assert "expected" not in shown.output
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_folder_says_how_many_images_an_epoch_has(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "results")
+    directory = writer(tree)(36.0, strategy="ddp", dataset="own", train_images=None)
+    change(directory, job_id="1")
+    for split in ("train", "val"):
+        (tmp_path / "own" / split / "a").mkdir(parents=True)
+        for number in range(640):
+            (tmp_path / "own" / split / "a" / f"{number}.jpg").touch()
+    run = read_record(directory).spec.model_dump(mode="json") | {"schedule": "cosine"}
+    path = study_file(tmp_path, **run)
+    shown = dry_run(path, "--site", "generic", "--results", tree.root, "--data", tmp_path / "own")
+    assert "expected time" in shown.output
