@@ -37,7 +37,7 @@ class Confirmation:
         return (
             f"{self.agree} of {self.compared} ratios agree within their intervals; "
             f"{self.confirmed} of {self.decided} decided ratios are confirmed, "
-            f"{self.undecided} are undecided in the second measurement, "
+            f"{self.undecided} inconclusive in the second measurement, "
             f"{self.otherwise} decided otherwise"
         )
 
