@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
+from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import title
 from ddl_tools.emulation.nodes import ON_THE_WIRE
@@ -124,10 +124,9 @@ def represented_gbit(spec: RunSpec) -> float:
     It joins GPUs that train ResNet50 as fast as the paper states for 4 of them. Compute and
     messages then have the same ratio as in the emulation.
     """
-    base_s = paper.base_time_s(_NETWORK)
-    assert base_s is not None
-    images_per_s = paper.EPOCHS * IMAGENET_TRAIN_IMAGES / paper.BASE / base_s
-    slower = spec.emu_step_ms / 1e3 / (spec.local_batch_size / images_per_s)
+    step_s = paper.base_step_s(_NETWORK)
+    assert step_s is not None
+    slower = spec.emu_step_ms / 1e3 / (step_s * spec.local_batch_size / paper.BATCH_SIZE)
     return spec.emu_link_mbit / 1e3 * spec.emu_shrink * slower
 
 
