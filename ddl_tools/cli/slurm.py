@@ -73,13 +73,13 @@ def submit_command(
     site, options = find_site(site_name), Options(account, partition, time)
     choice = core.Choice(retry_failed, small_first, by_block=by == "block")
     names = named(definition.expand())
-    images = check_images(ledger(definition, tree), tree, data_dir)
     if definition.interleave and by == "run":
         click.echo("jobs do not interleave: with --by block, the runs of a repeat share a job",
                    err=True)  # fmt: skip
 
     def show(plan: "SubmitPlan") -> None:
         _show_plan(plan, names)
+        images = check_images(plan.entries, tree, data_dir)
         show_costs(*expected.show(plan.entries, plan.jobs, site_name, site, tree, images))
         hours = sum(job.node_hours for job in plan.jobs)
         if hours > max_node_hours:
