@@ -1,4 +1,6 @@
-"""What is read of the runs of a tree: tables, points and figures."""
+"""What is read of the runs of a tree: tables, points and figures; fields of a small study."""
+
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,6 +16,13 @@ from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 
 PAPER = read_paper()
+ACCURACY: dict[str, Any] = {
+    "study": "accuracy_tiny",
+    "dataset": "fashion_mnist",
+    "loader": "memory",
+    "model": "resnet8",
+    "train_images": 320,
+}  # fields of its runs
 OF_RUNS = [name for name, question in QUESTIONS.items() if question.needs != OF_NO_RUN]
 
 

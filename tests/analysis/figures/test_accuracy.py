@@ -23,16 +23,9 @@ from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, curve
-from tests.analysis.drawn import PAPER, points_of, words
+from tests.analysis.drawn import ACCURACY, PAPER, points_of, words
 
 T_1, T_2 = 12.706, 4.302653  # Student's t, 97.5 %, of one and of two degrees of freedom
-STUDY: dict[str, Any] = {
-    "study": "accuracy_tiny",
-    "dataset": "fashion_mnist",
-    "loader": "memory",
-    "model": "resnet8",
-    "train_images": 320,
-}
 
 
 @pytest.fixture
@@ -44,7 +37,7 @@ def runs(make_run: MakeRun, tree: Tree) -> pd.DataFrame:
             ("cosine", 0.81, 0.10),
             ("exponential", 0.70, 0.60),
         ):
-            fields = STUDY | {"schedule": schedule, "repeat": repeat}
+            fields = ACCURACY | {"schedule": schedule, "repeat": repeat}
             best = small + 0.02 * repeat
             make_run(rows=curve([0.5, 0.75, best]), **fields)
             loss = math.nan if schedule == "cosine" else 1.0
@@ -74,7 +67,7 @@ def test_mean_spread_and_updates_by_hand(tree: Tree, make_run: MakeRun) -> None:
     step = row(measured(tree), "step", 16)
     assert (step["n"], step["value"]) == pytest.approx((2, 0.81))
     assert step[["low", "high"]].isna().all()
-    make_run(rows=curve([0.5, 0.75, 0.84]), **STUDY, schedule="step", repeat=2)
+    make_run(rows=curve([0.5, 0.75, 0.84]), **ACCURACY, schedule="step", repeat=2)
     points = measured(tree)
     step = row(points, "step", 16)
     half = T_2 * 0.02 / math.sqrt(3)
@@ -120,7 +113,7 @@ def test_loss_is_the_mean_of_pairs_of_one_seed_with_its_interval(
     for values, accumulation in ((smaller, 1), (larger, 20)):
         for schedule, ends in values.items():
             for repeat, end in enumerate(ends):
-                fields = STUDY | {"schedule": schedule, "repeat": repeat}
+                fields = ACCURACY | {"schedule": schedule, "repeat": repeat}
                 make_run(rows=curve([0.1, end]), accumulation=accumulation, **fields)
     table = accuracy_differences.lost(measured(tree)).set_index("label")
     half = T_2 * 0.01 / math.sqrt(3)  # of 0.30, 0.31 and 0.29
@@ -138,7 +131,7 @@ def test_loss_without_a_common_seed_is_of_the_means(make_run: MakeRun, tree: Tre
     for accumulation, begin, ends in ((1, 0, (0.80, 0.82, 0.84)), (20, 3, (0.50, 0.51, 0.55))):
         for schedule in ("step", "cosine"):
             for repeat, end in enumerate(ends, begin):
-                fields = STUDY | {"schedule": schedule, "repeat": repeat}
+                fields = ACCURACY | {"schedule": schedule, "repeat": repeat}
                 make_run(rows=curve([0.1, end]), accumulation=accumulation, **fields)
     one = accuracy_differences.lost(measured(tree)).iloc[0]
     test = stats.ttest_ind((0.80, 0.82, 0.84), (0.50, 0.51, 0.55), equal_var=False)
@@ -158,7 +151,7 @@ def test_a_loss_that_no_way_has_from_the_smallest_to_the_largest_batch_is_not_in
 ) -> None:
     for schedule, batches in (("step", (1, 4)), ("cosine", (4, 20))):
         for accumulation in batches:
-            fields = STUDY | {"schedule": schedule}
+            fields = ACCURACY | {"schedule": schedule}
             make_run(rows=curve([0.1, 0.8]), accumulation=accumulation, **fields)
     assert "loses" not in title_of(accuracy.draw_batches(measured(tree)))
 
@@ -223,7 +216,7 @@ def test_both_evaluations_are_compared_by_seed(make_run: MakeRun, tree: Tree) ->
     """Of the two evaluations one has cosine last, the other one has it first."""
     for repeat in range(3):
         for schedule, running, precise in (("cosine", 0.3, 0.6), ("exponential", 0.5, 0.55)):
-            fields = STUDY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
+            fields = ACCURACY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
             left = curve([0.2, running + 0.01 * repeat])
             left[-1].precise_bn_top1 = precise + 0.01 * repeat
             make_run(rows=left, accumulation=20, **fields)
@@ -257,7 +250,7 @@ def test_answers_name_the_batch_from_which_on_all_are_worse(make_run: MakeRun, t
         for accumulation, mean in ((1, 0.8), (2, 0.79), (4, 0.6), (8, 0.5)):
             for schedule, share in (("cosine", 1.0), ("step", 0.0)):
                 value = 0.8 + share * (mean - 0.8) + wobble * (accumulation == 2)
-                fields = STUDY | {"schedule": schedule, "repeat": repeat}
+                fields = ACCURACY | {"schedule": schedule, "repeat": repeat}
                 make_run(rows=curve([0.2, value]), accumulation=accumulation, **fields)
     assert accuracy_differences.answers(measured(tree)) == [
         "Points of accuracy lost from batch 16 to 128 (by seed where possible, n = 3): SGD, step "
@@ -279,7 +272,7 @@ def test_answers_name_the_batch_of_each_evaluation_with_its_loss(
             rows = curve([0.2, running + wobble * (accumulation == 4)])
             rows[-1].precise_bn_top1 = precise + 1.1 * wobble * (accumulation == 4)
             for schedule in ("cosine", "step"):
-                fields = STUDY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
+                fields = ACCURACY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
                 make_run(rows=rows, accumulation=accumulation, **fields)
     worse = accuracy_differences.answers(measured(tree))[1]
     half = 100 * T_2 * 0.006 / math.sqrt(3)
@@ -297,7 +290,7 @@ def test_the_table_has_each_batch_of_each_way_in_both_evaluations(
             for repeat, wobble in enumerate((-0.01, 0.0, 0.01)):
                 rows = curve([0.2, 0.8 - 0.02 * accumulation + wobble])
                 rows[-1].precise_bn_top1 = 0.8
-                fields = STUDY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
+                fields = ACCURACY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
                 make_run(rows=rows, accumulation=accumulation, **fields)
     table = ANSWERS["accuracy_vs_batch_size"].table(measured(tree))
     batches = [f"top-1 (%), batch {size}" for size in (16, 64, 320)]
@@ -327,7 +320,7 @@ def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run:
     ]
     for way in ways:
         for schedule in ("step", "cosine"):
-            make_run(rows=curve([0.1, 0.2]), **STUDY | {"schedule": schedule} | way)
+            make_run(rows=curve([0.1, 0.2]), **ACCURACY | {"schedule": schedule} | way)
     ours = measured(tree)
     assert ours["n"].tolist() == [1] * 6
     assert ours["label"].nunique() == 6
@@ -344,7 +337,7 @@ def test_machines_and_other_ways_to_a_batch_are_not_pooled(tree: Tree, make_run:
 def test_a_network_is_judged_by_its_own_best(tree: Tree, make_run: MakeRun) -> None:
     for model, best in (("resnet18", 0.4), ("resnet50", 0.8)):
         for schedule in ("step", "cosine"):
-            make_run(rows=curve([0.1, best]), **STUDY | {"model": model, "schedule": schedule})
+            make_run(rows=curve([0.1, best]), **ACCURACY | {"model": model, "schedule": schedule})
     ours = measured(tree).set_index("model")
     assert ours.loc["resnet18", "target"].tolist() == pytest.approx([0.36, 0.36])
     assert set(ours["reached"]) == {1}

@@ -18,7 +18,7 @@ from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, curve, epoch_row
-from tests.analysis.drawn import PAPER, points_of
+from tests.analysis.drawn import ACCURACY, PAPER, points_of
 
 SURE, WILD = (1.0, 1.01, 0.99), (1.0, 2.0, 0.5)
 
@@ -89,15 +89,6 @@ def test_growth(
     assert title(name, tree).endswith(end)
 
 
-STUDY: dict[str, Any] = {
-    "study": "accuracy_tiny",
-    "dataset": "fashion_mnist",
-    "loader": "memory",
-    "model": "resnet8",
-    "train_images": 320,
-}
-
-
 @pytest.mark.parametrize(
     ("wobble", "precise_word", "loss_word"),
     [((0.0, 0.01, -0.01), "", ""), ((0.0, 0.2, -0.2), " (inconclusive)", " (inconclusive)")],
@@ -112,7 +103,7 @@ def test_accuracies(
         ahead = schedule == "exponential"
         rows = curve([0.1, 0.5 + 0.1 * ahead - (0.2 - more) * (accumulation == 20)])
         rows[-1].precise_bn_top1 = 0.5 + (0.1 + more) * ahead
-        fields = STUDY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
+        fields = ACCURACY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
         make_run(rows=rows, accumulation=accumulation, **fields)
     points = accuracy.batch_points(runs_table(tree.runs), PAPER)
     assert title_of(accuracy.draw_batches(points)) == (
@@ -129,7 +120,7 @@ def test_a_difference_within_one_point_is_equivalent(tree: Tree, make_run: MakeR
     for schedule, ahead in (("cosine", 0.0), ("exponential", 0.005)):
         for repeat in range(3):
             rows = curve([0.1, 0.5 + ahead + 0.001 * repeat * bool(ahead)])
-            make_run(rows=rows, accumulation=20, **STUDY, schedule=schedule, repeat=repeat)
+            make_run(rows=rows, accumulation=20, **ACCURACY, schedule=schedule, repeat=repeat)
     points = accuracy.batch_points(runs_table(tree.runs), PAPER)
     (difference,) = accuracy_differences.differences(points).to_dict("records")
     assert difference["low"] > 0
