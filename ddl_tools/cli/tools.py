@@ -226,16 +226,13 @@ def advise(
     option lies further than four times beyond the largest measured number of GPUs. Status 1 if
     nothing was measured, or if no option meets the limits; the message names limits that are met.
     """
+    from ddl_tools.launch.slurm.expected import machine_of
     from ddl_tools.launch.slurm.site import find_site
     from ddl_tools.scaling import advise as core
     from ddl_tools.scaling import render
     from ddl_tools.scaling.options import Limits
 
-    if site_name:
-        site = find_site(site_name)
-        machine = core.Machine(Path(site_name).stem, site.description, site.gpus_per_node)
-    else:
-        machine = core.Machine.here()
+    machine = machine_of(site_name, find_site(site_name)) if site_name else core.Machine.here()
     sizes = {"max_gpus": max_gpus, "gpus": gpus}
     request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, **sizes)
     found = core.advise(request, existing(tree_of(root)) if root else committed())

@@ -24,6 +24,11 @@ class Expected:
     source: str
 
 
+def machine_of(site_name: str, site: Site) -> Machine:
+    """Return a site as `ddl advise` knows machines."""
+    return Machine(Path(site_name).stem, site.description, site.gpus_per_node)
+
+
 def expected_times(
     specs: Iterable[RunSpec],
     site_name: str,
@@ -36,7 +41,7 @@ def expected_times(
     A rate is that of the same configuration in records of `tree`, else in the paper. `images` are
     training images by run_id; a run whose images are not known is left out.
     """
-    machine = Machine(Path(site_name).stem, site.description, site.gpus_per_node)
+    machine = machine_of(site_name, site)
     known: dict[tuple[str, str], list[Configuration]] = {}
     found, every = {}, measured.trainings(tree)
     for spec in specs:
