@@ -1,13 +1,17 @@
 """One measurement at a time on a machine: two would slow each other, and no record would say so.
 
-The lock is one file for all users of the machine; the system frees it when its holder dies.
-Processes that a holder starts measure under it. Inside a SLURM job nobody waits.
+The lock is one file for all users of the machine; the system frees it when its holder dies. Nothing
+is written into the file, and the system names the holder: what has the name of the file may be
+another user's. Processes that a holder starts measure under it. Inside a SLURM job nobody waits.
 """
 
 import os
+import pwd
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -15,7 +19,6 @@ from filelock import FileLock, Timeout
 
 from ddl_core.errors import LaunchError
 from ddl_tools.launch.commands import Allocation
-from ddl_tools.records.storage import now
 
 LOCK = "DDL_MEASURING_LOCK"  # names another file than the machine's
 HELD = "DDL_MEASURING"  # set where this process, or the one that started it, holds the lock
@@ -23,6 +26,7 @@ HELD = "DDL_MEASURING"  # set where this process, or the one that started it, ho
 PLACES = (Path("/dev/shm"), Path("/tmp"))
 NAME = "ddl-measuring.lock"
 POLL_S = 0.5
+LOCKS = Path("/proc/locks")
 
 
 @contextmanager
@@ -33,7 +37,9 @@ def alone(what: str) -> Iterator[None]:
         return
     given = os.environ.get(LOCK)
     path = Path(given) if given else next(one for one in PLACES if one.is_dir()) / NAME
-    lock = FileLock(path, mode=0o666, poll_interval=POLL_S)  # whatever the umask is: for all users
+    _check(path)
+    # The mode is for all users, whatever the umask is. No link is followed, and no content changed.
+    lock = FileLock(path, mode=0o666, poll_interval=POLL_S)
     try:
         with suppress(Timeout):
             lock.acquire(blocking=False)
@@ -44,38 +50,68 @@ def alone(what: str) -> Iterator[None]:
             if waits:
                 lock.acquire()
     except OSError as error:
-        raise LaunchError(
-            f"cannot lock this machine for measuring by {path}: {error.strerror or error}; remove "
-            f"it, or name another file in {LOCK} (then nothing keeps other measurements of this "
-            "machine away)"
-        ) from None
-    if lock.is_locked:
-        user = psutil.Process().username()
-        _name_holder(path, f"{what} (process {os.getpid()} of {user}, since {now()})")
+        raise _refusal(path, error.strerror or str(error)) from None
     os.environ[HELD] = str(os.getpid())
     try:
         yield
     finally:
         os.environ.pop(HELD, None)
-        if lock.is_locked:
-            _name_holder(path, "")
-            lock.release()
+        lock.release()
+
+
+def _check(path: Path) -> None:
+    """Refuse a link, a pipe or a device: opening one could change a file, or wait for ever."""
+    found = _found(path)
+    if found and not stat.S_ISREG(found.st_mode):
+        raise _refusal(path, "it is no regular file")
+
+
+def _found(path: Path) -> os.stat_result | None:
+    with suppress(OSError):
+        return path.lstat()
+    return None
+
+
+def _refusal(path: Path, reason: str) -> LaunchError:
+    found = _found(path)
+    owner, remedy = "", f"name another file in {LOCK}"
+    remedy += " (then nothing keeps other measurements of this machine away)"
+    if found and found.st_uid == os.geteuid():
+        remedy += ", or remove it"
+    elif found:
+        user = _user(found.st_uid)
+        owner = f", which belongs to {user}"
+        remedy += f", or let {user} remove it"
+    what = f"cannot lock this machine for measuring by {path}{owner}: {reason}"
+    return LaunchError(what, remedy=remedy)
+
+
+def _user(number: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"user {number}"
 
 
 def _text(what: str, path: Path, waits: bool) -> str:
-    holder = ""
-    with suppress(OSError, UnicodeError):
-        holder = "".join(letter for letter in path.read_text()[:1000] if letter.isprintable())
     both = (
-        f"{holder or 'another process'} measures on this machine (it holds {path}), and two would "
-        "slow each other"
+        f"{_holder(path)} measures on this machine (it holds {path}), and two would slow each other"
     )
     if waits:
         return f"{what} waits: {both}\n"
     return f"warning: {what} does not wait in a SLURM job, but {both}: ask for nodes of your own\n"
 
 
-def _name_holder(path: Path, text: str) -> None:
-    with suppress(OSError), path.open("r+", encoding="utf-8") as file:  # it may be another user's
-        file.truncate()
-        file.write(text)
+def _holder(path: Path) -> str:
+    """Name the process that holds the lock, from the locks that the system lists."""
+    with suppress(OSError, ValueError, psutil.Error):
+        found = path.lstat()
+        device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+        for line in LOCKS.read_text(encoding="ascii").splitlines():
+            match line.split():  # of a process that waits, the second word is an arrow
+                case [_, "FLOCK", _, _, pid, file, *_] if file == f"{device}:{found.st_ino}":
+                    process = psutil.Process(int(pid))
+                    since = datetime.fromtimestamp(process.create_time(), UTC)
+                    started = f"started {since:%Y-%m-%dT%H:%M:%SZ}"
+                    return f"process {pid} of user {process.username()} ({started})"
+    return "another process"
