@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddl_core.errors import SpecError
 from ddl_core.registry import LOADERS, MODELS, REGISTRIES, known, owner
+from ddl_core.retired import NAMES as RETIRED
 
 if TYPE_CHECKING:
     from ddl_core.config import RunSpec
@@ -45,6 +46,7 @@ DEPENDENT: tuple[tuple[str, str, Collection[Any]], ...] = (
     ("ddp_powersgd_", "ddp_compression", ("powersgd",)),
     ("deepspeed_bucket_elements", "deepspeed_zero_stage", SHARDED),
     ("deepspeed_overlap_comm", "deepspeed_zero_stage", SHARDED),
+    ("dali_decode", "loader", ("dali_gpu",)),
 )
 
 _UNCHECKED = "what it sends on emulated links was never checked"
@@ -60,7 +62,6 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
     ({"loader": ["synthetic"], "data_format": ["tfrecord"]}, "it reads no files", "leave it out"),
     ({"loader": ["synthetic"], "work": ["load"]}, "nothing waits for it", "use another loader"),
     ({"loader": ["dali_gpu"], "device": ["cpu"]}, "it needs a GPU", "use 'dali_cpu'"),
-    ({"loader": ["dali_reader_gpu"], "device": ["cpu"]}, "it needs a GPU", "use 'dali_reader_cpu'"),
     ({"loader": DALI, "loader_workers": [0]}, "DALI needs at least one thread", "use 1 or more"),
     ({"profile_steps": ON, "nsys": YES}, "a GPU has one profiler at a time", "leave one out"),
     ({"profile_steps": ON, "work": ["load"]}, "nothing is trained", "leave one out"),
@@ -177,6 +178,8 @@ def _refusals(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
 def _of_framework(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
     for kind in ("strategy", "loader", "model"):
         name = getattr(run, kind)
+        if retired := RETIRED.get(kind, {}).get(name):
+            yield f"{kind} {name!r} is retired: {retired.instead}"
         entry = known(kind, name)
         if entry and run.framework not in entry.frameworks:
             own = [

@@ -141,6 +141,9 @@ class RunSpec(BaseModel):
     persistent_workers: bool = Field(
         True, description="loader processes that live from epoch to epoch"
     )
+    dali_decode: Literal["gpu", "cpu"] = Field(
+        "gpu", description="loader dali_gpu: where images are decoded; the GPU resizes them"
+    )
     # The defaults of a framework's settings are its own: a run without them shows what a user gets.
     ddp_bucket_mb: Size = Field(25, description="DDP: size of a gradient bucket (MiB)")
     ddp_first_bucket_mb: Size | None = Field(

@@ -14,7 +14,6 @@ from ddl_core.errors import DataError, broken
 from ddl_core.strategies import Group
 
 MAX_CORRUPT_SHARE = 0.01  # of unreadable images
-MAX_RESCUED_SHARE = 0.01  # of images that Pillow decodes for DALI
 
 
 class Source(Protocol):
@@ -24,7 +23,6 @@ class Source(Protocol):
     classes: int
     fingerprint: str | None = None  # SHA-256 that identifies the data; None for synthetic data
     corrupt_images: int = 0  # unreadable, and replaced on this rank
-    rescued_images: int | None = None  # decoded by Pillow as DALI failed; None without DALI
     seen: list[Indices] | None = None  # numbers of the images yielded; None if synthetic
     own_order: bool = False  # whether training takes as many images, in an order of its own
 
@@ -95,23 +93,9 @@ def _digest(used: Indices) -> str:
     return hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
 
 
-def count_bad(group: Group, source: Source, samples: int) -> tuple[int, int | None]:
-    """Return the unreadable images of an epoch, and those that Pillow decoded for DALI.
-
-    A collective. `DataError` if Pillow decoded more than 1 % of `samples`.
-    """
-    corrupt = int(group.reduce([source.corrupt_images])[0])
-    if source.rescued_images is None:
-        return corrupt, None
-    rescued = int(group.reduce([source.rescued_images])[0])
-    allowed = int(MAX_RESCUED_SHARE * samples)
-    if rescued > allowed:
-        raise DataError(
-            f"DALI failed, and Pillow decoded {rescued} of {samples} images instead of it, more "
-            f"than the {allowed} allowed; the rank's stderr.log has DALI's error",
-            remedy="use another loader, or another version of DALI",
-        )
-    return corrupt, rescued
+def count_corrupt(group: Group, source: Source) -> int:
+    """Return the unreadable images of an epoch on all ranks. A collective."""
+    return int(group.reduce([source.corrupt_images])[0])
 
 
 def refuse_broken_data(corrupt: int, samples: int) -> None:

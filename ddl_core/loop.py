@@ -18,7 +18,7 @@ from ddl_core.fairness import (
     Source,
     check_epoch,
     check_evaluation,
-    count_bad,
+    count_corrupt,
     refuse_broken_data,
 )
 from ddl_core.schedules import learning_rate
@@ -48,7 +48,6 @@ class EpochResult:
     steps: int
     samples: int
     corrupt_images: int
-    rescued_images: int | None = None
     loss: float | None = None
     top1: float | None = None
     top5: float | None = None
@@ -181,13 +180,12 @@ class EpochLoop:
             timing = clock.stop()
 
         loss, top1, top5, samples = group.reduce(np.append(model.scores(), own)).tolist()
-        corrupt, rescued = count_bad(group, loader, int(samples))
+        corrupt = count_corrupt(group, loader)
         return EpochResult(
             timing=timing,
             steps=busiest,
             samples=int(samples),
             corrupt_images=corrupt,
-            rescued_images=rescued,
             loss=loss / samples,
             top1=top1 / samples,
             top5=top5 / samples,
@@ -221,14 +219,13 @@ def _trained(
     """Check the images of an epoch over the training set; return its result."""
     steps = len(loader) // spec.accumulation
     samples = steps * spec.global_batch_size
-    corrupt, rescued = count_bad(group, loader, samples)
+    corrupt = count_corrupt(group, loader)
     refuse_broken_data(corrupt, samples)
     return EpochResult(
         timing=timing,
         steps=steps,
         samples=samples,
         corrupt_images=corrupt,
-        rescued_images=rescued,
         ids_sha256=check_epoch(spec, group, loader, epoch),
         **facts,
     )

@@ -12,6 +12,7 @@ from importlib import import_module, metadata
 from typing import Any, NamedTuple
 
 from ddl_core.errors import NotInstalledError, SpecError
+from ddl_core.retired import NAMES as RETIRED
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Entry:
     paced: bool = False  # whether a model sleeps instead of computing, for emulated runs
     of_run: bool = False  # whether a model's function takes the run, not its number of classes
     one_run_per_process: bool = False  # whether a second run in the same process fails
+    version: int = 1  # of a loader; runs of two versions are never compared
 
 
 # Each but torch has an environment of its own.
@@ -91,7 +93,8 @@ STRATEGIES = {
 
 def _dali(code: str, title: str) -> Entry:
     packages = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
-    return Entry(f"ddl_core.loaders.{code}", title, packages, variables=("DALI_",))
+    # Version 1 was fed by threads in Python.
+    return Entry(f"ddl_core.loaders.{code}", title, packages, variables=("DALI_",), version=2)
 
 
 LOADERS = {
@@ -100,8 +103,6 @@ LOADERS = {
     "memory": Entry("ddl_core.loaders.turbo:Memory"),
     "dali_cpu": _dali("dali:DaliCPU", "DALI (CPU)"),
     "dali_gpu": _dali("dali:DaliGPU", "DALI (GPU)"),
-    "dali_reader_cpu": _dali("dali_reader:DaliReaderCPU", "DALI reader (CPU)"),
-    "dali_reader_gpu": _dali("dali_reader:DaliReaderGPU", "DALI reader (GPU)"),
     "synthetic": Entry("ddl_core.loaders.synthetic:Synthetic", frameworks=_ALL),
 }
 
@@ -192,8 +193,13 @@ for _kind in ("strategy", "loader", "model"):  # a framework has an environment 
 
 
 def known(kind: str, name: str) -> Entry | None:
-    """Return what is known of a name, also of a network that is not in the table; else None."""
+    """Return what is known of a name, also of a network that is not in the table; else None.
+
+    A retired name is known, since records have it, but has no code.
+    """
     entry = REGISTRIES[kind].get(name)
+    if retired := RETIRED.get(kind, {}).get(name):
+        return Entry("", retired.title, retired.packages, variables=retired.variables)
     if entry or kind != "model":
         return entry
     if found := _IN_A_ZOO.fullmatch(name):

@@ -73,7 +73,6 @@ class Batches:
 
     fingerprint = None
     corrupt_images = 0
-    rescued_images = None
     own_order = False
     seen = None
 

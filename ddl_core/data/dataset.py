@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ddl_core.config import RunSpec
 from ddl_core.data.folder import ImageList, class_folders, list_images
 from ddl_core.data.sampling import (
@@ -48,7 +50,7 @@ class Dataset:
                 f"classes = {spec.classes}, but {data_dir} has {self.classes} class folders; "
                 f"set classes to at least {self.classes}"
             )
-        self._classes = spec.classes
+        self.most_classes = spec.classes
         limit, found = getattr(spec, f"{split}_images"), len(self.listing)
         if limit is not None and limit > found:
             raise SpecError(
@@ -67,16 +69,22 @@ class Dataset:
     def read(self, number: int) -> tuple[bytes, int]:
         """Return an image's file and label; `DataError` if it is gone, or the label too large."""
         content, label = self.listing.read(self._index(number))
-        if label >= self._classes:
+        if label >= self.most_classes:
             raise DataError(
                 f"{self.name(number)} has label {label} (from 0), but the run has classes = "
-                f"{self._classes}; set classes to at least {label + 1}"
+                f"{self.most_classes}; set classes to at least {label + 1}"
             )
         return content, label
 
     def name(self, number: int) -> str:
         """Return the name of an image for messages."""
         return self.listing.name(self._index(number))
+
+    def of_pass(self, numbers: Indices, again: int) -> Indices:
+        """Return the places in `listing` of those of some ascending numbers that a pass has."""
+        first = again * len(self.chosen)
+        low, high = np.searchsorted(numbers, [first, first + len(self.chosen)])
+        return self.chosen[numbers[low:high] - first]
 
 
 def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedDataset:

@@ -55,9 +55,14 @@ def train_batches(spec: RunSpec, images: int, epoch: int, rank: int) -> Iterator
     return (permutation[worker * batch : (worker + 1) * batch] for worker in workers)
 
 
+def eval_indices(images: int, rank: int, world_size: int) -> Indices:
+    """Return the images that one rank evaluates, ascending."""
+    return np.arange(rank, images, world_size, dtype=np.int64)
+
+
 def eval_batches(spec: RunSpec, images: int, rank: int, world_size: int) -> Iterator[Indices]:
     """Yield the image indices of each evaluation batch of one rank; the last may be smaller."""
-    own = np.arange(rank, images, world_size)
+    own = eval_indices(images, rank, world_size)
     for start in range(0, len(own), spec.local_batch_size):
         yield own[start : start + spec.local_batch_size]
 

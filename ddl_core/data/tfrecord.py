@@ -238,6 +238,11 @@ class RecordList:
         """Return offset and size of each record of a shard."""
         return self._places[self._starts[shard] : self._starts[shard + 1]]
 
+    def places_of(self, indices: NDArray[np.int64], shard: int) -> Places:
+        """Return offset and size of those of some ascending `indices` that a shard has."""
+        low, high = np.searchsorted(indices, self._starts[shard : shard + 2])
+        return self._places[indices[low:high]]
+
     def fingerprint(self) -> str:
         """Return the SHA-256 over shard names, offsets and sizes."""
         digest = hashlib.sha256("\0".join((*self.shards, "")).encode())

@@ -1,316 +1,432 @@
-"""NVIDIA DALI: decoding and resizing in a pipeline of its own threads, or on the GPU.
+"""NVIDIA DALI: reading, decoding and resizing in a pipeline of its own threads, or on the GPU.
 
-Threads read the files ahead and feed them with their crops. So DALI takes the same images in the
-same order as every other loader, and a damaged file is found before it ends the pipeline.
+Of folders DALI reads the files that the plan names: the images of a step are those of every other
+loader. Of TFRecord it reads shards in sequence and shuffles in a buffer, an order of its own.
+Crops and mirroring are DALI's, of torchvision's distribution; evaluation shows the pixels that
+other loaders show. The first image that DALI cannot read ends the run.
 """
 
-import io
-import logging
+import os
+import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import chain, islice
-from typing import Any, ClassVar, NamedTuple
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import simplejpeg
 import torch
 from nvidia import dali
-from nvidia.dali import fn, types
+from nvidia.dali import fn, tfrecord, types
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import feed_ndarray
-from PIL import Image
 from torch import Tensor
 
-from ddl_core.config import RunSpec
-from ddl_core.data.dataset import Dataset, NamedOnce
+from ddl_core.data.dataset import Dataset
+from ddl_core.data.folder import ImageList
 from ddl_core.data.image import (
+    CROP,
+    FLIP_PROBABILITY,
     MEAN,
+    RATIO,
+    RESIZE,
     STD,
+    TRIES,
     UNREADABLE,
-    CropSampler,
-    check_pixels,
-    evaluation_corner,
-    evaluation_size,
+    describe,
     open_rgb,
 )
-from ddl_core.data.sampling import BatchSampler
+from ddl_core.data.sampling import BatchSampler, Indices, eval_indices
+from ddl_core.data.tfrecord import ENCODED, LABEL, Places, RecordList, index_path
 from ddl_core.errors import DataError, SpecError
 from ddl_core.loaders.base import Batch, FileLoader
-
-log = logging.getLogger(__name__)
+from ddl_core.schedules import derive_seed
 
 DECODED: dict[str, Any] = {"output_type": types.RGB}
 if int(dali.__version__.split(".")[0]) >= 2:  # else it turns images by their EXIF data
     DECODED["adjust_orientation"] = False
-PIXELS: dict[str, Any] = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
 # As Pillow resizes.
 LINEAR: dict[str, Any] = {"interp_type": types.INTERP_LINEAR, "antialias": True}
 
-END_OF_JPEG = b"\xff\xd9"  # inside the compressed data, ff is never followed by d9
-TRAILER_BYTES = 4096  # some cameras write more behind the end
+BUFFER = 1024  # records from which DALI draws the next one: its default
+MOST_SEED = 2**31  # DALI's seeds have 32 bits and a sign
+OF_RECORD = " at index "  # DALI names a record by "FILE at index OFFSET"
+SEARCH_S = 30.0  # for the image that ended a pipeline
+CHECK = "check the data with `ddl data verify DIR`"
 
 Array = npt.NDArray[np.generic]
 
 
-class Item(NamedTuple):
-    """One image; `rescued` if Pillow decoded it because DALI had failed."""
+class Reader(Protocol):
+    """One rank's images of one epoch, read by DALI in batches."""
 
-    content: Array
-    geometry: tuple[tuple[int, ...], ...]
-    label: int
-    number: int
-    corrupt: bool = False
-    rescued: bool = False
+    def read(self, folder: Path) -> tuple[Any, ...]:
+        """Put the reader into a pipeline; return encoded images, then what `named` takes.
+
+        `folder` is for files that DALI needs until the pipeline is built.
+        """
+
+    def named(self, *outputs: Any) -> tuple[Indices, Indices]:
+        """Return the labels and numbers of the next batch; `DataError` for a wrong label."""
+
+    def at_work(self) -> Iterator[int]:
+        """Yield the numbers of the images that were begun and not returned, in their order."""
 
 
-class Feed:
-    """Each call returns the inputs of the next batch of an epoch, and StopIteration at its end.
+class Files:
+    """Images of class folders, in the plan's order: Python gives names, and DALI reads."""
 
-    `taken` holds the batches that were returned and that the pipeline has not finished.
+    def __init__(self, images: Dataset, plan: BatchSampler) -> None:
+        assert isinstance(images.listing, ImageList)
+        self._images, self._listing = images, images.listing
+        self._batches = iter(plan)
+        self._begun: deque[Indices] = deque()
+
+    def read(self, _folder: Path) -> tuple[Any, ...]:
+        """Put the reader into a pipeline."""
+        names = fn.external_source(source=self._names, dtype=types.UINT8, ndim=1)
+        return (fn.io.file.read(names),)
+
+    def _names(self) -> list[Array]:
+        """Return the paths of the next batch; StopIteration at the end of the epoch."""
+        numbers = np.array([number for _, number in next(self._batches)], np.int64)
+        self._begun.append(numbers)
+        paths = map(self._listing.path, self._places(numbers).tolist())
+        return [np.frombuffer(os.fsencode(path), np.uint8) for path in paths]
+
+    def named(self) -> tuple[Indices, Indices]:
+        """Return the labels and numbers of the next batch."""
+        numbers = self._begun.popleft()
+        return self._listing.labels[self._places(numbers)].astype(np.int64), numbers
+
+    def _places(self, numbers: Indices) -> Indices:
+        return self._images.chosen[numbers % len(self._images.chosen)]
+
+    def at_work(self) -> Iterator[int]:
+        """Yield the numbers of the images that were begun and not returned."""
+        for numbers in self._begun:
+            yield from numbers.tolist()
+
+
+class Records:
+    """Records of TFRecord files, read in the order of their files, or shuffled by DALI.
+
+    Parameters
+    ----------
+    images
+        The data set.
+    numbers
+        The images to read, ascending.
+    batches
+        After so many, DALI begins no further one.
+    options
+        Of DALI's reader: how it shares records among ranks, and how it shuffles.
     """
 
-    def __init__(self, spec: RunSpec, files: Dataset, plan: BatchSampler, training: bool) -> None:
-        self._spec, self._files, self._plan = spec, files, plan
-        self._crops = CropSampler(spec) if training else None
-        self._name = NamedOnce()
-        self._threads = spec.loader_workers
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="read")
-        self._batches: Iterator[list[tuple[int, int]]] = iter(())
-        self._ahead: deque[Iterator[list[Item]]] = deque()
-        self.taken: deque[list[Item]] = deque()
+    def __init__(
+        self, images: Dataset, numbers: Indices, batches: int, batch_size: int, **options: Any
+    ) -> None:
+        self._images, self._options = images, options
+        self._batches, self._batch_size = batches, batch_size
+        self._left = self._given = 0
+        self._paths: list[str] = []
+        self._indices: list[tuple[Path, Places | None]] = []  # with the places of a part
+        self._starts: dict[str, int] = {}  # of each path, as if all files were one
+        self._numbers, self._offsets = numbers, self._add(numbers)
+        self._left = batches
 
-    def begin(self) -> None:
-        """Begin the plan's epoch."""
-        self._ahead.clear()
-        self.taken.clear()
-        self._batches = iter(self._plan)
+    def _add(self, numbers: Indices) -> Indices:
+        """Note the files of some images and their indices; return the offset of each record."""
+        listing = self._images.listing
+        assert isinstance(listing, RecordList)
+        found, start = [np.empty(0, np.int64)], 0
+        for again in range(self._images.passes):
+            chosen = self._images.of_pass(numbers, again)
+            for shard, name in enumerate(listing.shards):
+                own = listing.places_of(chosen, shard)
+                if not len(own):
+                    continue
+                # Another name of the file in each pass, so that DALI names the pass.
+                path = f"{listing.folder}{'/.' * again}/{name}"
+                part = own if len(own) < len(listing.places(shard)) else None
+                self._paths.append(path)
+                self._indices.append((index_path(listing.folder / name), part))
+                self._starts[path] = start
+                found.append(start + own[:, 0])
+                start += int(own[-1].sum())
+        return np.concatenate(found)
 
-    def __call__(self) -> list[list[Array] | Array]:
-        """Return the inputs of the pipeline: the files, then each geometry as one array."""
-        room = max(0, self._spec.loader_prefetch + 1 - len(self._ahead))
-        for batch in islice(self._batches, room):
-            self._ahead.append(self._begun(batch, careful=False))
-        if not self._ahead:
+    def read(self, folder: Path) -> tuple[Any, ...]:
+        """Put the reader into a pipeline; write indices of parts into `folder`."""
+        indices = []
+        for number, (index, part) in enumerate(self._indices):
+            if part is not None:
+                index = folder / f"{number}.idx"
+                np.savetxt(index, part, fmt="%d")
+            indices.append(str(index))
+        features = {
+            ENCODED: tfrecord.FixedLenFeature([], tfrecord.string, ""),
+            LABEL: tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+        }
+        record: Any = fn.readers.tfrecord(
+            path=self._paths, index_path=indices, features=features, **self._options
+        )
+        place = fn.get_property(record[LABEL], key="source_info")
+        # DALI's reader never ends; a source that has ended keeps DALI from beginning a batch.
+        turn = fn.external_source(source=self._turn, dtype=types.UINT8, ndim=1)
+        return record[ENCODED], record[LABEL], place, turn
+
+    def _turn(self) -> list[Array]:
+        if not self._left:
             raise StopIteration
-        items = list(chain.from_iterable(self._ahead.popleft()))
-        self.taken.append(items)
-        geometry = zip(*(item.geometry for item in items), strict=True)
-        return [[item.content for item in items], *(np.array(one, np.int32) for one in geometry)]
+        self._left -= 1
+        return [np.zeros(1, np.uint8)] * self._batch_size
 
-    def go_back(self) -> None:
-        """Decode the batches that the pipeline lost by Pillow, and feed them again."""
-        epoch = self._plan.epoch
-        while self.taken:
-            lost = [(epoch, item.number) for item in self.taken.pop()]
-            self._ahead.appendleft(self._begun(lost, careful=True))
+    def named(self, labels: Any, places: Any, _turn: Any) -> tuple[Indices, Indices]:
+        """Return the labels and numbers of the next batch; `DataError` for a wrong label."""
+        self._given += 1
+        found = np.array(labels.as_tensor()).ravel().astype(np.int64) - 1  # from 1
+        offsets = [self._offset(bytes(places.at(one)).decode()) for one in range(len(found))]
+        numbers = self._numbers[np.searchsorted(self._offsets, offsets)]
+        for number in numbers[(found < 0) | (found >= self._images.most_classes)].tolist():
+            self._images.read(number)  # which says what is wrong with the label
+        return found, numbers
 
-    def _begun(self, batch: list[tuple[int, int]], careful: bool) -> Iterator[list[Item]]:
-        """Begin to read a batch, in as many parts as there are threads."""
-        size = -(-len(batch) // self._threads)
-        parts = [batch[start : start + size] for start in range(0, len(batch), size)]
-        return self._pool.map(partial(self._read, careful), parts)
+    def _offset(self, name: str) -> int:
+        path, _, offset = name.rpartition(OF_RECORD)
+        return self._starts[path] + int(offset)
 
-    def _read(self, careful: bool, places: list[tuple[int, int]]) -> list[Item]:
-        return [self._item(epoch, number, careful) for epoch, number in places]
-
-    def _item(self, epoch: int, number: int, careful: bool) -> Item:
-        content, label = self._files.read(number)
-        try:
-            given, height, width = _decodable(content)
-            rescued = careful and given is content
-            if rescued:
-                given, height, width = _raw(content)
-        except UNREADABLE as error:
-            self._name(self._files.name(number), error)
-            blank = self._geometry(epoch, number, 1, 1)
-            return Item(_bytes(BLANK), blank, label, number, corrupt=True)
-        geometry = self._geometry(epoch, number, height, width)
-        return Item(_bytes(given), geometry, label, number, rescued=rescued)
-
-    def _geometry(
-        self, epoch: int, number: int, height: int, width: int
-    ) -> tuple[tuple[int, ...], ...]:
-        """Return top-left, height-width and mirror, or resized height-width and top-left."""
-        if self._crops:
-            view = self._crops.draw(epoch, number, height, width)
-            return (view.top, view.left), (view.height, view.width), (int(view.flip),)
-        size = self._spec.image_size
-        resized = evaluation_size(size, height, width)
-        return resized, evaluation_corner(size, *resized)
-
-
-def _bytes(content: bytes) -> Array:
-    return np.frombuffer(content, np.uint8)
-
-
-def _decodable(content: bytes) -> tuple[bytes, int, int]:
-    """Return what DALI can decode to RGB, and its height and width."""
-    try:
-        height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
-    except ValueError:
-        return _raw(content)
-    if colours not in ("YCbCr", "Gray") or END_OF_JPEG not in content[-TRAILER_BYTES:]:
-        return _raw(content)
-    check_pixels(height, width)
-    return content, height, width
-
-
-def _raw(content: bytes) -> tuple[bytes, int, int]:
-    """Return the image uncompressed, as Pillow decodes it."""
-    image = open_rgb(content)
-    return _uncompressed(image), image.height, image.width
-
-
-def _uncompressed(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PPM")
-    return buffer.getvalue()
-
-
-BLANK = _uncompressed(Image.new("RGB", (1, 1), tuple(round(255 * value) for value in MEAN)))
+    def at_work(self) -> Iterator[int]:
+        """Yield the numbers of the images that may have ended the pipeline: it reads once more."""
+        pipeline = Pipeline(batch_size=self._batch_size, num_threads=1, device_id=None)
+        given, self._given, self._left = self._given, 0, self._batches
+        with TemporaryDirectory(prefix="ddl-index-") as folder:
+            with pipeline:
+                _, *names = self.read(Path(folder))
+                pipeline.set_outputs(*names)
+            pipeline.build()
+        for batch in range(self._batches):
+            numbers = self.named(*pipeline.run())[1]
+            if batch >= given:
+                yield from numbers.tolist()
 
 
 class Dali(FileLoader):
-    """Both DALI loaders, which decode and resize on the CPU or on the GPU; a GPU normalises."""
+    """Both DALI loaders. A pipeline serves one epoch, so a resumed run repeats an undisturbed one.
 
-    decoder: ClassVar[str]
-    rescued_images: int = 0
-    seed = 0  # crops come with the images
+    The clock starts when it is built; it reads its first image afterwards.
+    """
+
+    on_gpu: ClassVar[bool]  # resizes there, and decodes there unless `dali_decode` says otherwise
 
     def _prepare(self) -> None:
         spec = self._spec
-        if self.decoder == "mixed" and self._device.type != "cuda":
-            instead = spec.loader.replace("gpu", "cpu")
-            raise SpecError(
-                f"loader {spec.loader!r} needs a GPU, and this rank has none; use {instead!r}"
-            )
-        self._feed = Feed(spec, self._files, self._plan, self._split == "train")
+        if self.on_gpu and self._device.type != "cuda":
+            raise SpecError(f"loader {spec.loader!r} needs a GPU, and this rank has none; "
+                            f"use {spec.loader.replace('gpu', 'cpu')!r}")  # fmt: skip
+        self.decoder = "mixed" if self.on_gpu and spec.dali_decode == "gpu" else "cpu"
+        self._training = self._split == "train"
+        self._of_records = spec.data_format == "tfrecord"
+        self.own_order = self._training and self._of_records
+        self._reader: Reader | None = None
         self._pipeline: Pipeline | None = None
-        self._failed = False
+        if self._of_records and len(self._files):
+            self._files.read(0)  # names a record without a label, before any is trained on
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose order and augmentation, and build the pipeline, which reads no image yet."""
+        """Choose order and crops, and build the pipeline, which reads no image yet."""
         super().set_epoch(epoch)
-        self.rescued_images = 0
-        self._pipeline = self._pipeline or self._build()
+        self._pipeline = None  # its memory is free before the next one takes some
+        self._reader, self._pipeline = self._build(epoch)
 
     def _batches(self) -> Iterator[Batch]:
-        self._feed.begin()
-        pipeline, self._pipeline = self._pipeline, None  # one that is left half-way is not reused
-        if pipeline is None:
-            pipeline = self._build()
-        else:
-            pipeline.reset()
-        done = failed_at = 0
-        while done < len(self):
+        if self._pipeline is None:
+            self.set_epoch(self._plan.epoch)
+        reader, pipeline = self._reader, self._pipeline
+        self._pipeline = None  # one that is left half-way is not used again
+        assert reader is not None
+        left = None if self._training else len(self._own())
+        for _ in range(len(self)):
             try:
-                images = self._pixels(pipeline.run()[0])
+                pixels, *names = pipeline.run()  # type: ignore[union-attr]
             except RuntimeError as error:
-                if done + 1 == failed_at:
-                    raise DataError(f"DALI fails on images that Pillow can read: {error}") from None
-                failed_at = done + 1
-                if not self._failed:  # a decoder that always fails says the same of every batch
-                    self._failed = True
-                    log.warning("DALI failed on images, which Pillow decodes instead: %s", error)
-                self._feed.go_back()
-                pipeline = self._build()
-                continue
-            done += 1
-            items = self._feed.taken.popleft()
-            self.rescued_images += sum(item.rescued for item in items)
-            if done == len(self) and self._spec.persistent_workers:
-                self._pipeline = pipeline
-            yield (
-                images,
-                torch.tensor([item.label for item in items]).to(self._device, non_blocking=True),
-                np.array([item.number for item in items], np.int64),
-                sum(item.corrupt for item in items),
+                raise self._fault(reader, error) from None
+            images = self._pixels(pixels)
+            labels, numbers = reader.named(*names)
+            if left is not None:  # DALI fills a last batch with images of the beginning
+                images, labels, numbers = images[:left], labels[:left], numbers[:left]
+                left -= len(numbers)
+            yield images, torch.from_numpy(labels).to(self._device, non_blocking=True), numbers, 0
+
+    def _fault(self, reader: Reader, error: RuntimeError) -> DataError:
+        """Return the image that ended a pipeline: the first that DALI cannot decode by itself."""
+        until = time.monotonic() + SEARCH_S
+        with suppress(RuntimeError):  # the reader itself may fail, whose error names the file
+            for number in reader.at_work():
+                content, _ = self._files.read(number)  # which names a file that is gone
+                if why := self._undecodable(content):
+                    return DataError(
+                        f"DALI cannot decode {self._files.name(number)}: {why}; replace it, or use "
+                        "loader 'native', which replaces damaged images and counts them",
+                        remedy="find all damaged files with `ddl data verify DIR`",
+                    )
+                if time.monotonic() > until:
+                    break
+        return DataError(f"DALI cannot go on: {_short(error)}", remedy=CHECK)
+
+    def _undecodable(self, content: bytes) -> str:
+        """Return why DALI cannot decode an image, empty if it can."""
+        pipeline = Pipeline(batch_size=1, num_threads=1, device_id=self._device_id)
+        with pipeline:
+            encoded = fn.external_source(
+                source=lambda: [np.frombuffer(content, np.uint8)], dtype=types.UINT8, ndim=1
             )
+            pipeline.set_outputs(fn.decoders.image(encoded, device=self.decoder, **DECODED))
+        try:
+            pipeline.run()
+        except RuntimeError as error:
+            try:
+                open_rgb(content)
+            except UNREADABLE as damage:
+                return describe(damage)
+            return f"{_short(error)}, but Pillow can"
+        return ""
 
     def _pixels(self, decoded: Any) -> Tensor:
-        """Return a batch of DALI's as a tensor on the device."""
+        """Return a batch of DALI's as a tensor (n, 3, size, size) on the device."""
         output = decoded.as_tensor()
         if self._device.type == "cuda":
-            shape = torch.Size(output.shape())
-            images = torch.empty(shape, dtype=torch.float32, device=self._device)
+            kind = torch.float16 if self._spec.precision == "fp16" else torch.float32
+            images = torch.empty(torch.Size(output.shape()), dtype=kind, device=self._device)
             feed_ndarray(output, images, torch.cuda.current_stream())
-            return images
-        # DALI's own memory, which may be filled again with the next batch: a copy costs time.
-        return torch.from_numpy(np.asarray(output))
+        else:
+            # DALI's own memory, which may be filled again with the next batch: a copy costs time.
+            images = torch.from_numpy(np.asarray(output))
+        return images.permute(0, 3, 1, 2) if self._spec.channels_last else images
 
-    def _build(self) -> Pipeline:
+    @property
+    def _device_id(self) -> int | None:
+        return self._device.index or 0 if self._device.type == "cuda" else None
+
+    def _build(self, epoch: int) -> tuple[Reader, Pipeline]:
         spec = self._spec
+        place = (spec.seed, spec.repeat, epoch, self._rank)
+        seed = derive_seed("dali", *place) % MOST_SEED
+        reader = self._open(epoch, seed)
         pipeline = Pipeline(
             batch_size=spec.local_batch_size,
             num_threads=spec.loader_workers,
-            device_id=self._device.index or 0 if self._device.type == "cuda" else None,
+            device_id=self._device_id,
             prefetch_queue_depth=spec.loader_prefetch,
-            seed=self.seed,
+            seed=seed,
         )
-        with pipeline:
-            outputs = self._training() if self._split == "train" else self._evaluation()
-            pipeline.set_outputs(*outputs)
-        pipeline.build()
-        return pipeline
+        with TemporaryDirectory(prefix="ddl-index-") as folder:
+            with pipeline:
+                encoded, *names = reader.read(Path(folder))
+                images = self._training_view(encoded) if self._training else self._middle(encoded)
+                pipeline.set_outputs(images, *names)
+            pipeline.build()
+        return reader, pipeline
 
-    def _training(self) -> tuple[Any, ...]:
+    def _open(self, epoch: int, seed: int) -> Reader:
+        """Return what reads the images of an epoch."""
+        if not self._of_records:
+            return Files(self._files, self._plan)
+        size = self._spec.local_batch_size
+        if not self._training:
+            return Records(self._files, self._own(), len(self), size)
+        return Records(
+            self._files,
+            np.arange(self.images),
+            len(self),
+            size,
+            random_shuffle=True,
+            seed=seed,
+            initial_fill=min(BUFFER, max(1, self.images // self._world_size)),
+            num_shards=self._world_size,
+            # The next part in each epoch, as in a pipeline that goes on.
+            shard_id=(self._rank + epoch) % self._world_size,
+        )
+
+    def _own(self) -> Indices:
+        """Return the images that this rank evaluates."""
+        return eval_indices(self.images, self._rank, self._world_size)
+
+    def _training_view(self, encoded: Any) -> Any:
+        """Return a random crop of each image, mirrored or not."""
         size = self._spec.image_size
-        files, corner, extent, mirror = fn.external_source(
-            source=self._feed,
-            num_outputs=4,
-            dtype=[types.UINT8, types.INT32, types.INT32, types.INT32],
-            ndim=[1, 1, 1, 1],
-        )
-        images = self._decoded_part(files, corner, extent)
-        images = fn.resize(images, resize_x=size, resize_y=size, **LINEAR)
-        return (self._normalised(images, mirror=fn.squeeze(mirror, axes=[0])),)
+        crop: dict[str, Any] = {
+            "random_area": [self._spec.crop_min_area, 1.0],
+            "random_aspect_ratio": list(RATIO),
+            "num_attempts": TRIES,
+        }
+        if self.decoder == "mixed":
+            # A GPU's JPEG units decode whole images, and nvImageCodec 0.9.0 fails on parts
+            # (https://github.com/NVIDIA/nvImageCodec/issues/55).
+            images = fn.decoders.image(encoded, device="mixed", **DECODED)
+            images = fn.random_resized_crop(images, size=[size, size], **LINEAR, **crop)
+        else:  # the rest of an image need not be decoded
+            images = fn.decoders.image_random_crop(encoded, device="cpu", **DECODED, **crop)
+            images = fn.resize(self._moved(images), resize_x=size, resize_y=size, **LINEAR)
+        mirror = fn.random.coin_flip(probability=FLIP_PROBABILITY)
+        return self._normalised(images, mirror=mirror)
 
-    def _decoded_part(self, files: Any, corner: Any, extent: Any) -> Any:
-        """Return a part of each image; the rest need not be decoded."""
-        return fn.decoders.image_slice(
-            files, corner, extent, device=self.decoder, **DECODED, **PIXELS
-        )
-
-    def _evaluation(self) -> tuple[Any, ...]:
+    def _middle(self, encoded: Any) -> Any:
+        """Return the middle of each image: `evaluation_size` and `evaluation_corner` in a graph."""
         size = self._spec.image_size
-        files, resized, corner = fn.external_source(
-            source=self._feed,
-            num_outputs=3,
-            dtype=[types.UINT8, types.INT32, types.INT32],
-            ndim=[1, 1, 1],
+        images = fn.decoders.image(encoded, device=self.decoder, **DECODED)
+        shape = images.shape(dtype=types.INT32)
+        height, width = shape[0], shape[1]
+        short = size * RESIZE // CROP
+        # The longer side is at least as long, so this is `short` for the other one.
+        resized = [
+            dali.math.max(short, short * height // width),
+            dali.math.max(short, short * width // height),
+        ]
+        images = fn.resize(
+            self._moved(images), size=fn.cast(fn.stack(*resized), dtype=types.FLOAT), **LINEAR
         )
-        images = fn.decoders.image(files, device=self.decoder, **DECODED)
-        images = fn.resize(images, size=fn.cast(resized, dtype=types.FLOAT), **LINEAR)
+        # Python rounds a half to the even number.
+        corner = [(side - size) // 2 + ((side - size) & ((side - size) // 2) & 1)
+                  for side in resized]  # fmt: skip
         # By name: a constant among the inputs would lie on the GPU, and each batch wait for it.
-        images = fn.slice(images, start=corner, shape=[size, size], axis_names="HW")
-        return (self._normalised(images),)
+        images = fn.slice(images, start=fn.stack(*corner), shape=[size, size], axis_names="HW")
+        return self._normalised(images)
+
+    def _moved(self, images: Any) -> Any:
+        """Return decoded images where they are resized."""
+        return images.gpu() if self.on_gpu and self.decoder == "cpu" else images
 
     def _normalised(self, images: Any, **mirror: Any) -> Any:
+        """Return finished images in the memory format of the run, on its device."""
+        on_gpu = self._device.type == "cuda"
         return fn.crop_mirror_normalize(
-            images.gpu() if self._device.type == "cuda" else images,
-            dtype=types.FLOAT,
-            output_layout="CHW",
+            images.gpu() if on_gpu else images,
+            dtype=types.FLOAT16 if on_gpu and self._spec.precision == "fp16" else types.FLOAT,
+            output_layout="HWC" if self._spec.channels_last else "CHW",
             mean=[255 * value for value in MEAN],
             std=[255 * value for value in STD],
             **mirror,
         )
 
 
+def _short(error: RuntimeError) -> str:
+    """Return the reason in an error of DALI, which also quotes the graph and its own code."""
+    reason = str(error).rpartition("encountered:")[2]
+    for end in ("C++ context", "Current pipeline object", "Stacktrace"):
+        reason = reason.partition(end)[0]
+    return " ".join(reason.split())[:300]
+
+
 class DaliCPU(Dali):
     """Decode and resize on the CPU."""
 
-    decoder = "cpu"
+    on_gpu = False
 
 
 class DaliGPU(Dali):
-    """Decode (partly) and resize on the GPU."""
+    """Decode and resize on the GPU."""
 
-    decoder = "mixed"
-
-    def _decoded_part(self, files: Any, corner: Any, extent: Any) -> Any:
-        # A GPU's JPEG units decode whole images, and nvImageCodec 0.9.0 fails on parts (issue 55).
-        images = fn.decoders.image(files, device=self.decoder, **DECODED)
-        return fn.slice(images, start=corner, shape=extent, axis_names="HW")
+    on_gpu = True

@@ -19,7 +19,7 @@ AACH = "aach2023"  # its name in claims.csv
 RELATED = {"malik2018": "Malik et al. 2018", "mahon2020": "Mahon et al. 2020"}
 
 # What its loaders read (data/paper/settings.csv): its comparison changes both at once.
-_DALI = ("dali", "dali_cpu", "dali_gpu", "dali_reader_cpu", "dali_reader_gpu")
+_DALI = ("dali", "dali_cpu", "dali_gpu")
 FORMATS = {"native": "folder", **dict.fromkeys(_DALI, "tfrecord")}
 
 _COLUMNS = [

@@ -92,13 +92,8 @@ def stated(model: str, strategy: str, loader: str) -> list[Observation]:
 
 
 def covers(stated: str, name: str) -> bool:
-    """Say whether a statement about `stated` speaks of `name`: ``dali`` means CPU or GPU.
-
-    Its DALI had readers of its own; ours is fed or has them too, and both are meant.
-    """
-    if stated == "dali":
-        return name.startswith("dali_")
-    return name in (stated, stated.replace("dali_", "dali_reader_"))
+    """Say whether a statement about `stated` speaks of `name`: ``dali`` means CPU or GPU."""
+    return name == stated or (stated == "dali" and name.startswith("dali_"))
 
 
 def efficiency_range(found: Sequence[Observation], ranks: int) -> tuple[float, float] | None:

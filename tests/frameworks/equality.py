@@ -185,7 +185,7 @@ class Batches:
     """Training data as the loop takes them: the micro-batches of an epoch, worker by worker."""
 
     classes, fingerprint, corrupt_images, seen = 10, None, 0, None
-    rescued_images, own_order = None, False
+    own_order = False
 
     def __init__(self, training: Training, size: int) -> None:
         self._training, self._epoch = training, 0

@@ -47,8 +47,6 @@ _LOADER_LINES: dict[str, tuple[Any, str]] = {  # with the filled part of a measu
     "memory": ((0, (8, 1.5)), "none"),
     "dali_cpu": ((0, (5, 2)), "left"),
     "dali_gpu": ((0, (5, 2, 1, 2)), "right"),
-    "dali_reader_cpu": ((0, (9, 2, 3, 2)), "full"),
-    "dali_reader_gpu": ((0, (9, 2, 3, 2, 1, 2)), "full"),
     "synthetic": ((0, (1, 1.5)), "bottom"),
     "dali": ((0, (5, 2)), "left"),
 }

@@ -30,8 +30,9 @@ def dali_is_there() -> bool:
 
 
 with_dali = pytest.mark.skipif(not dali_is_there(), reason="DALI is missing; run `make env`")
-HERE = ["native", "turbo", "memory", *["dali_cpu"] * dali_is_there()]
-LOADERS = ["native", "turbo", "memory", pytest.param("dali_cpu", marks=with_dali)]
+DALI = pytest.param("dali_cpu", marks=with_dali)
+ALIKE = ["native", "turbo", "memory"]  # with the same crops; those of DALI are its own
+LOADERS = [*ALIKE, DALI]
 FORMATS = ["folder", "tfrecord"]
 
 

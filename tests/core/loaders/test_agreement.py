@@ -4,12 +4,21 @@ import itertools
 import time
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import epoch_order
-from tests.core.loaders.paths import FORMATS, LOADERS, TRAIN, images_of, open_loader
+from tests.core.loaders.paths import (
+    ALIKE,
+    FORMATS,
+    LOADERS,
+    TRAIN,
+    images_of,
+    open_loader,
+    with_dali,
+)
 
 OTHER_SHARES = [("folder", 4), ("tfrecord", 2), ("tfrecord", 4)]
 
@@ -23,8 +32,13 @@ def native(data):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("split", ["train", "eval"])
-@pytest.mark.parametrize("name", LOADERS[1:])
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        *itertools.product(ALIKE[1:], ["train", "eval"]),
+        pytest.param("dali_cpu", "eval", marks=with_dali),
+    ],
+)
 def test_each_image_is_that_of_the_native_loader(name, split, form, data, native):
     want = native(split, form)
     got = images_of(open_loader(name, data, split, data_format=form))
@@ -48,11 +62,66 @@ def test_a_batch_stays_until_the_next_is_asked_for(name, data):
         assert torch.equal(images, before)
 
 
+@with_dali
+def test_dali_takes_the_images_of_a_folder_in_the_plans_order(data):
+    for epoch in (0, 1):
+        want, got = (
+            images_of(open_loader(name, data, rank=1, world_size=2), epoch)
+            for name in ("native", "dali_cpu")
+        )
+        assert list(got) == list(want)
+        assert all(label == want[number][1] for number, (_, label) in got.items())
+
+
+@with_dali
+@pytest.mark.parametrize("images", [None, TRAIN, 37])
+def test_three_ranks_share_records_that_dali_orders(images, data):
+    """Three files, of which none has a multiple of the ranks' batches."""
+    fields = {"data_format": "tfrecord", "train_images": images, "world_size": 3}
+    orders = []
+    for epoch in (0, 1):
+        shown = [images_of(open_loader("dali_cpu", data, rank=rank, **fields), epoch)
+                 for rank in range(3)]  # fmt: skip
+        used = np.concatenate([list(one) for one in shown])
+        steps = (images or 64) // (3 * 4)
+        assert [len(one) for one in shown] == [4 * steps] * 3
+        assert len(set(used.tolist())) == 3 * 4 * steps  # as many left out as by the plan
+        native = images_of(
+            open_loader("native", data, local_batch_size=1, **{**fields, "world_size": 1})
+        )
+        assert all(
+            label == native[number][1] for one in shown for number, (_, label) in one.items()
+        )
+        orders.append(used.tolist())
+    assert orders[0] != orders[1]
+
+
+@with_dali
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("images", [15, 13])
+def test_evaluation_by_dali_is_the_plans_on_three_ranks(images, form, data):
+    fields = {"data_format": form, "eval_images": images, "world_size": 3}
+    for rank in range(3):
+        want, got = (
+            images_of(open_loader(name, data, "eval", rank=rank, **fields))
+            for name in ("native", "dali_cpu")
+        )
+        assert list(got) == list(want)
+        assert all(label == want[number][1] for number, (_, label) in got.items())
+
+
 @pytest.mark.parametrize(
-    ("form", "world_size"),
-    [("folder", 2), *(pytest.param(*one, marks=pytest.mark.extended) for one in OTHER_SHARES)],
+    ("form", "world_size", "name"),
+    [
+        *(("folder", 2, name) for name in ALIKE),
+        pytest.param("folder", 2, "dali_cpu", marks=with_dali),
+        *(
+            pytest.param(*one, name, marks=pytest.mark.extended)
+            for one in OTHER_SHARES
+            for name in ALIKE
+        ),
+    ],
 )
-@pytest.mark.parametrize("name", LOADERS)
 def test_ranks_share_an_epoch_without_overlap(name, form, world_size, data):
     fields = {"world_size": world_size, "data_format": form}
     loaders = [open_loader(name, data, rank=rank, **fields) for rank in range(world_size)]
@@ -72,7 +141,7 @@ def test_ranks_share_an_epoch_without_overlap(name, form, world_size, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("name", ALIKE)
 def test_an_image_does_not_depend_on_rank_history_or_threads(name, data):
     def shown(epoch: int, **fields) -> dict[int, torch.Tensor]:
         loader = open_loader(name, data, **{"loader_workers": 1, **fields})

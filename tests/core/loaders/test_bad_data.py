@@ -1,7 +1,9 @@
 """Damaged and unusual files: every data path decides alike, counts alike, and never hangs."""
 
 import io
+import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,15 @@ from PIL import Image
 from ddl_core.data.tfrecord import ENCODED, LABEL, Example, shards_in
 from ddl_core.errors import DataError, SpecError
 from ddl_tools.datasets.records import FILENAME, example, frame, read_records, write_index
-from tests.core.loaders.paths import FORMATS, HERE, LOADERS, images_of, open_loader
+from tests.core.loaders.paths import (
+    ALIKE,
+    FORMATS,
+    LOADERS,
+    dali_is_there,
+    images_of,
+    open_loader,
+    with_dali,
+)
 
 
 def photo(data: Path, name: str = "cat") -> bytes:
@@ -30,12 +40,27 @@ def as_mode(content: bytes, mode: str, kind: str = "JPEG") -> bytes:
     return saved(Image.open(io.BytesIO(content)).convert(mode), kind)
 
 
+def wide(content: bytes) -> bytes:
+    """Return the photograph in grey of 16 bits."""
+    grey = np.asarray(Image.open(io.BytesIO(content)).convert("L")).astype(np.uint16)
+    return saved(Image.fromarray(grey * 257), "PNG")
+
+
 def turned(content: bytes) -> bytes:
     """Return the photograph with a note that it lies on its side, which loaders ignore."""
     image = Image.open(io.BytesIO(content))
     exif = image.getexif()
     exif[0x0112] = 6
     return saved(image, "JPEG", exif=exif, quality=95)
+
+
+def ycck(content: bytes) -> bytes:
+    """Return the photograph in the colours of printing presses that Adobe's programs write."""
+    changed = bytearray(as_mode(content, "CMYK"))
+    start = changed.index(b"Adobe")
+    assert changed[start + 11] in (0, 2)  # whether the three colours are YCC
+    changed[start + 11] = 2
+    return bytes(changed)
 
 
 UNREADABLE = {
@@ -50,6 +75,11 @@ UNUSUAL = {
     "PNG": lambda content: as_mode(content, "RGB", "PNG"),
     "palette PNG": lambda content: as_mode(content, "P", "PNG"),
     "PNG with alpha": lambda content: as_mode(content, "RGBA", "PNG"),
+    "progressive": lambda content: saved(
+        Image.open(io.BytesIO(content)), "JPEG", progressive=True, quality=95
+    ),
+    "YCCK": lambda content: ycck(content),
+    "WebP": lambda content: as_mode(content, "RGB", "WEBP"),
     "EXIF orientation": lambda content: turned(content),
     "data behind the end": lambda content: content + b"\0" * 10_000,
 }
@@ -59,11 +89,11 @@ UNUSUAL = {
 def changed(data, tmp_path):
     """Return a function that makes a set with other contents by file name; both formats."""
 
-    def change(contents: dict[str, bytes]) -> Path:
-        folder = Path(shutil.copytree(data, tmp_path / "changed"))
+    def change(contents: dict[str, bytes], split: str = "train") -> Path:
+        folder = Path(shutil.copytree(data, tmp_path / f"changed{len(list(tmp_path.iterdir()))}"))
         for name, content in contents.items():
-            (folder / "train" / name.rpartition("_")[0] / name).write_bytes(content)
-        for name in shards_in(folder / "tfrecord", "train"):
+            (folder / split / name.rpartition("_")[0] / name).write_bytes(content)
+        for name in shards_in(folder / "tfrecord", split):
             replace_records(folder / "tfrecord" / name, contents)
         return folder
 
@@ -98,9 +128,9 @@ ALL = {"train_images": None, "local_batch_size": 16}
 
 
 @pytest.mark.slow
-def test_unreadable_files_are_replaced_and_counted_by_all_paths(changed, data):
+def test_unreadable_files_are_replaced_and_counted(changed, data):
     folder = changed(one_of_each(UNREADABLE, data))
-    for name in HERE:
+    for name in ALIKE:
         for form in FORMATS:
             loader = open_loader(name, folder, data_format=form, **ALL)
             shown = images_of(loader)
@@ -111,19 +141,84 @@ def test_unreadable_files_are_replaced_and_counted_by_all_paths(changed, data):
             assert all(image.abs().max() < 0.02 for image in flat)  # the mean colour
 
 
+DAMAGED = {
+    "truncated": r"truncated",
+    "zero bytes": r"not an image of a known format",
+    "no image": r"not an image of a known format",
+    "GIF": r"but Pillow can",
+}
+
+
+@with_dali
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("split", ["train", "eval"])
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_file_ends_dali_which_names_it(kind, split, form, changed, data):
+    make = {**UNREADABLE, "GIF": lambda content: as_mode(content, "P", "GIF")}[kind]
+    part = {"train": "train", "eval": "val"}[split]
+    folder = changed({"cat_00000.JPEG": make(photo(data))}, part)
+    fields = {"data_format": form, "eval_images": None, **ALL}
+    loader = open_loader("dali_cpu", folder, split, loader_prefetch=2, **fields)
+    named = {"folder": "cat/cat_00000.JPEG", "tfrecord": r"-of-\d+ record \d+"}[form]
+    began = time.monotonic()
+    with pytest.raises(DataError, match=rf"{named}: .*{DAMAGED[kind]}.*ddl data verify"):
+        images_of(loader)
+    assert time.monotonic() - began < 20
+
+
 @pytest.mark.slow
 def test_unusual_files_are_shown_alike_by_all_paths(changed, data):
-    folder = changed(one_of_each(UNUSUAL, data))
+    folder = changed(one_of_each(UNUSUAL, data), "val")
+    fields = {"eval_images": None, **ALL}
     for form in FORMATS:
-        want = images_of(open_loader("native", folder, data_format=form, **ALL))
-        for name in HERE[1:]:
-            loader = open_loader(name, folder, data_format=form, **ALL)
+        want = images_of(open_loader("native", folder, "eval", data_format=form, **fields))
+        for name in [*ALIKE[1:], *["dali_cpu"] * dali_is_there()]:
+            loader = open_loader(name, folder, "eval", data_format=form, **fields)
             got = images_of(loader)
             assert loader.corrupt_images == 0, (name, form)
-            assert not loader.rescued_images, (name, form)
+            assert list(got) == list(want)
             for number, (image, label) in want.items():
                 assert got[number][1] == label
                 assert (got[number][0] - image).abs().mean() < 0.02, (name, form, number)
+
+
+@pytest.mark.slow
+def test_unusual_files_pass_every_path_in_training(changed, data):
+    odd = {**UNUSUAL, "16 bits": lambda content: wide(content)}
+    folder = changed(one_of_each(odd, data))
+    for name in [*ALIKE, *["dali_cpu"] * dali_is_there()]:
+        for form in FORMATS:
+            loader = open_loader(name, folder, data_format=form, **ALL)
+            shown = images_of(loader)
+            assert (len(shown), loader.corrupt_images) == (64, 0), (name, form)
+            assert all(torch.isfinite(image).all() for image, _ in shown.values())
+
+
+@with_dali
+def test_dali_reads_names_that_are_not_utf_8(changed):
+    folder = changed({})
+    one = folder / "train" / "cat" / "cat_00000.JPEG"
+    one.rename(os.fsdecode(os.fsencode(one.parent) + b"/l\xe4tin.JPEG"))
+    assert len(images_of(open_loader("dali_cpu", folder, **ALL))) == 64
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("label", [0, None])
+def test_labels_from_0_or_missing_are_named(label, name, changed, data):
+    folder = changed({})
+    for shard in shards_in(folder / "tfrecord", "train"):
+        path, framed = folder / "tfrecord" / shard, []
+        for record in read_records(path):
+            found = Example(record.data)
+            features = {ENCODED: found.first(ENCODED), FILENAME: found.first(FILENAME)}
+            features |= {} if label is None else {LABEL: found.label()}
+            framed.append(frame(example(features)))
+        path.write_bytes(b"".join(framed))
+        ends = np.cumsum([0, *map(len, framed)]).tolist()
+        write_index(path, zip(ends, map(len, framed), strict=False))
+    words = {0: "labels count from 1", None: f"no feature {LABEL}"}[label]
+    with pytest.raises(DataError, match=words):
+        images_of(open_loader(name, folder, data_format="tfrecord", **ALL))
 
 
 GONE = {"folder": "train/cat/*", "tfrecord": "tfrecord/train-00001-of-*"}
@@ -136,7 +231,7 @@ def test_files_that_go_in_mid_run_end_it(name, form, changed):
     loader = open_loader(name, folder, data_format=form, **ALL)
     for path in folder.glob(GONE[form]):
         path.unlink()
-    with pytest.raises(DataError, match="gone now"):
+    with pytest.raises(DataError, match=r"gone now|train-00001-of-"):
         images_of(loader)
 
 
@@ -144,28 +239,3 @@ def test_files_that_go_in_mid_run_end_it(name, form, changed):
 def test_labels_beyond_the_classes_are_named(name, data):
     with pytest.raises(SpecError, match="classes = 3"):
         open_loader(name, data, data_format="tfrecord", classes=3)
-
-
-def test_dali_that_fails_on_a_batch_gets_it_from_pillow(data, monkeypatch):
-    pytest.importorskip("nvidia.dali")
-    from ddl_core.loaders import dali
-
-    loader = open_loader("dali_cpu", data, **ALL)
-    want = images_of(open_loader("dali_cpu", data, **ALL))
-    plain, broken = dali._decodable, []
-
-    def damaged(content: bytes):
-        if not broken:  # what no check of ours sees, but DALI
-            broken.append(content)
-            _, height, width = plain(content)
-            return b"\xff\xd8\xff" + b"\0" * 100, height, width
-        return plain(content)
-
-    monkeypatch.setattr(dali, "_decodable", damaged)
-    got = images_of(loader)
-    assert loader.corrupt_images == 0
-    assert loader.rescued_images >= 16
-    assert got.keys() == want.keys()
-    for number, (image, _) in want.items():
-        assert (got[number][0] - image).abs().mean() < 0.02
-    assert torch.isfinite(torch.stack([image for image, _ in got.values()])).all()

@@ -1,64 +1,61 @@
-"""DALI's graphs for a GPU, the failures of its decoder, and its own readers."""
+"""DALI: its graphs for a GPU, its epochs, its crops, and records that it orders itself."""
 
 import io
-import logging
-import shutil
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from ddl_core.config import RunSpec
-from ddl_core.device import make_clock
-from ddl_core.errors import DataError, SpecError
-from ddl_core.loop import load_epoch
+from ddl_core.data.image import STD
+from ddl_core.errors import SpecError
 from ddl_core.registry import resolve
-from tests.core.loaders.paths import FORMATS, TRAIN, images_of, open_loader, with_dali
+from tests.core.loaders.paths import FORMATS, images_of, open_loader, with_dali
 
 pytestmark = with_dali
 
-READER = "dali_reader_cpu"
 ALL = {"train_images": None, "local_batch_size": 16}
 
 
-def decode_as_on_a_gpu(monkeypatch, name: str, part: str) -> None:
-    """Give the CPU's loader `name` the GPU's way to make parts of images, but its own decoder."""
-    on_gpu = getattr(resolve("loader", name.replace("cpu", "gpu")), part)
-    monkeypatch.setattr(resolve("loader", name), part, on_gpu)
-    for region in ("image_slice", "image_random_crop"):
-        monkeypatch.delattr(f"nvidia.dali.fn.decoders.{region}")
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Crop as the GPU's loader does, after decoding whole images, but with the CPU's decoder."""
+    from nvidia.dali import fn
 
+    plain = fn.decoders.image
 
-def test_a_gpu_cuts_the_same_views_out_of_whole_images(data, monkeypatch):
-    want = images_of(open_loader("native", data))
-    decode_as_on_a_gpu(monkeypatch, "dali_cpu", "_decoded_part")
-    got = images_of(open_loader("dali_cpu", data))
-    assert got.keys() == want.keys()
-    for number, (image, _) in want.items():  # as close as in test_agreement.py
-        difference = (got[number][0] - image).abs()
-        assert difference.mean() < 0.02, number
-        assert difference.quantile(0.99) < 0.1, number
+    def whole(encoded, device, **options):
+        return plain(encoded, device="cpu", **options)
+
+    monkeypatch.setattr(fn.decoders, "image", whole)
+    monkeypatch.delattr(fn.decoders, "image_random_crop")
+
+    def opened(*arguments, **fields):
+        loader = open_loader("dali_cpu", *arguments, **fields)
+        loader.decoder = "mixed"
+        return loader
+
+    return opened
 
 
 @pytest.mark.parametrize("split", ["train", "eval"])
-def test_slices_have_no_constant_input_that_would_lie_on_the_gpu(split, data, monkeypatch):
+def test_graphs_have_no_constant_input_that_would_lie_on_the_gpu(
+    split, data, monkeypatch, as_on_a_gpu
+):
     from nvidia.dali import fn
 
-    inputs, plain = [], fn.slice
+    inputs = []
+    for name in ("slice", "random_resized_crop", "crop_mirror_normalize", "resize"):
+        plain = getattr(fn, name)
 
-    def slice_(*arguments, **named):
-        inputs.append(len(arguments))
-        return plain(*arguments, **named)
+        def called(*arguments, plain=plain, **named):
+            inputs.append(len(arguments))
+            return plain(*arguments, **named)
 
-    decode_as_on_a_gpu(monkeypatch, "dali_cpu", "_decoded_part")
-    monkeypatch.setattr(fn, "slice", slice_)
-    open_loader("dali_cpu", data, split)._build()
-    assert inputs == [1]
-
-
-def differ(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).abs().mean())
+        monkeypatch.setattr(fn, name, called)
+    as_on_a_gpu(data, split).set_epoch(0)
+    assert set(inputs) == {1}
 
 
 def ratio(content: bytes) -> float:
@@ -67,70 +64,55 @@ def ratio(content: bytes) -> float:
     return width / height
 
 
-def test_a_decoder_that_always_fails_ends_the_run(data, monkeypatch, caplog):
-    from ddl_core.loaders import dali
-
-    plain = dali._bytes
-
-    def damaged(content: bytes):
-        return plain(b"\xff\xd8\xff" + b"\0" * 100 if content[:2] == b"\xff\xd8" else content)
-
-    loader = open_loader("dali_cpu", data, **ALL)
-    spec = RunSpec(classes=16, local_batch_size=16, work="load", loader="dali_cpu")
-    single = resolve("strategy", "single")(spec)
-    outcome = load_epoch(spec, loader, 0, make_clock(single))
-    assert (outcome.corrupt_images, outcome.rescued_images) == (0, 0)
-    monkeypatch.setattr(dali, "_bytes", damaged)
-    with caplog.at_level(logging.WARNING), pytest.raises(DataError, match="64 of 64 images"):
-        load_epoch(spec, loader, 1, make_clock(single))
-    assert caplog.text.count("DALI failed on images, which Pillow decodes instead") == 1
+def differ(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().mean())
 
 
-@pytest.mark.parametrize("name", ["dali_cpu", READER])
-def test_an_evaluation_builds_its_pipeline_before_it_is_timed(name, data, monkeypatch):
-    loader = open_loader(name, data, "eval")
-    plain, calls = type(loader)._build, []
-    monkeypatch.setattr(type(loader), "_build", lambda self: calls.append(1) or plain(self))
-    for _ in range(2):
-        loader.set_epoch(0)
-        assert len(calls) == 1
-        assert len(list(loader)) == len(loader)
-    assert len(calls) == 1
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_a_pipeline_is_built_before_it_is_timed(split, data, monkeypatch):
+    from nvidia.dali.pipeline import Pipeline
 
-
-def images_in(form: str) -> int | None:
-    """Return the number of images to ask for: DALI's reader of records takes the whole set."""
-    return TRAIN if form == "folder" else None
-
-
-def test_a_part_of_the_records_is_refused_by_dalis_reader(data):
-    with pytest.raises(SpecError, match=f"train_images = {TRAIN}.* leave train_images out"):
-        open_loader(READER, data, data_format="tfrecord")
+    loader = open_loader("dali_cpu", data, split)
+    plain, calls = Pipeline.build, []
+    monkeypatch.setattr(
+        Pipeline, "build", lambda self: self._built or calls.append(1) or plain(self)
+    )
+    loader.set_epoch(0)
+    assert calls
+    built = len(calls)
+    assert len(list(loader)) == len(loader)
+    assert len(calls) == built
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_epoch_of_dalis_reader_is_the_same_after_a_stop(form, data):
-    fields = {"rank": 1, "world_size": 2, "data_format": form, "train_images": images_in(form)}
-    undisturbed = open_loader(READER, data, **fields)
+def test_an_epoch_is_the_same_after_a_stop(form, data):
+    fields = {"rank": 1, "world_size": 2, "data_format": form}
+    undisturbed = open_loader("dali_cpu", data, **fields)
     first, want = (images_of(undisturbed, epoch) for epoch in (0, 1))
     assert list(first) != list(want)
-    got = images_of(open_loader(READER, data, **fields), 1)
+    got = images_of(open_loader("dali_cpu", data, **fields), 1)
     assert list(got) == list(want)
     assert all(torch.equal(got[number][0], image) for number, (image, _) in want.items())
-    assert list(images_of(open_loader(READER, data, **fields, seed=1), 1)) != list(want)
+    assert list(images_of(open_loader("dali_cpu", data, **fields, seed=1), 1)) != list(want)
+
+
+def test_images_do_not_depend_on_the_number_of_threads(data):
+    want, got = (
+        images_of(open_loader("dali_cpu", data, loader_workers=threads)) for threads in (1, 3)
+    )
+    assert list(got) == list(want)
+    assert all(torch.equal(got[number][0], image) for number, (image, _) in want.items())
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("place", ["cpu", "gpu"])
-def test_readers_of_dali_show_the_image_that_they_name(place, form, data, monkeypatch):
-    limit = images_in(form)
-    fields = {"data_format": form, "train_images": limit, "crop_min_area": 1.0}  # nearly all of it
+def test_dali_shows_the_image_that_it_names(place, form, data, request):
+    opened = request.getfixturevalue("as_on_a_gpu") if place == "gpu" else None
+    fields = {"data_format": form, "crop_min_area": 1.0, "train_images": None}  # nearly all of it
     native = open_loader("native", data, local_batch_size=1, **fields)
     want = images_of(native)
-    if place == "gpu":
-        decode_as_on_a_gpu(monkeypatch, READER, "_cropped")
-    got = images_of(open_loader(READER, data, **fields))
-    assert len(got) == (limit or 64) // 4 * 4
+    got = images_of(opened(data, **fields) if opened else open_loader("dali_cpu", data, **fields))
+    assert len(got) == 64
     assert all(label == want[number][1] for number, (_, label) in got.items())
     # Of the others, nearly all is a part that DALI chooses otherwise.
     whole = [number for number in got if 0.76 < ratio(native._files.read(number)[0]) < 1.32]
@@ -140,31 +122,65 @@ def test_readers_of_dali_show_the_image_that_they_name(place, form, data, monkey
     assert 5 < sum(mirrored) < len(whole) - 5
 
 
-def test_a_damaged_file_ends_a_run_with_dalis_reader(data, tmp_path):
-    folder = Path(shutil.copytree(data, tmp_path / "copy"))
-    for cat in (folder / "train" / "cat").iterdir():
-        cat.write_bytes(b"no image at all")
-    with pytest.raises(DataError, match=r"verify DIR.*'dali_cpu' survives; DALI says: "):
-        images_of(open_loader(READER, folder, **ALL))
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_images_come_in_the_memory_format_of_the_run(split, data):
+    want = images_of(open_loader("dali_cpu", data, split))
+    loader = open_loader("dali_cpu", data, split, channels_last=True)
+    loader.set_epoch(0)
+    images, _ = next(iter(loader))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images[0], want[int(loader.seen[0][0])][0])
 
 
-def test_labels_beyond_the_classes_end_a_run_with_dalis_reader(data):
-    loader = open_loader(READER, data, data_format="tfrecord", train_images=None)
-    loader._source._classes = 3
-    with pytest.raises(DataError, match="classes = 3"):
-        images_of(loader)
+@pytest.fixture
+def ramps(tmp_path):
+    """Pictures whose red is the place from left to right, and whose green that from the top."""
+    place = np.linspace(0, 255, 200)
+    red, green = np.meshgrid(place, place)
+    picture = np.stack([red, green, np.zeros_like(red)], axis=2).round().astype(np.uint8)
+    for name in [
+        f"{part}/class{number % 2}/{number}.png"
+        for part in ("train", "val")
+        for number in range(60)
+    ]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / name)
+    return tmp_path
 
 
-@pytest.mark.parametrize("name", ["dali_gpu", "dali_reader_gpu"])
-def test_a_loader_for_a_gpu_says_that_there_is_none(name, data):
-    with pytest.raises(SpecError, match=name.replace("gpu", "cpu")):
-        open_loader(name, data)
-    with pytest.raises(SpecError, match=name.replace("gpu", "cpu")):
-        RunSpec.parse({"loader": name, "device": "cpu"})
+def crops_of(name: str, folder, area: float) -> np.ndarray:
+    """Return the share of the area, the ratio, and whether it is mirrored, of each crop."""
+    loader = open_loader(name, folder, **ALL, classes=2, crop_min_area=area)
+    shown = torch.stack(
+        [image for epoch in range(4) for image, _ in images_of(loader, epoch).values()]
+    )
+    red, green = shown[:, 0].mean(1) * STD[0], shown[:, 1].mean(2) * STD[1]  # from 0 to 1
+    width, height = red[:, -1] - red[:, 0], green[:, -1] - green[:, 0]
+    return torch.stack([width.abs() * height, width.abs() / height, (width < 0).float()]).numpy()
 
 
-def test_evaluation_with_dalis_reader_is_that_of_the_fed_loader(data):
-    want = images_of(open_loader("dali_cpu", data, "eval"))
-    got = images_of(open_loader(READER, data, "eval"))
-    assert list(got) == list(want)
-    assert all(torch.equal(got[number][0], image) for number, (image, _) in want.items())
+@pytest.mark.parametrize("area", [0.08, 0.5])
+def test_crops_have_the_distribution_of_other_loaders(area, ramps):
+    want, got = (crops_of(name, ramps, area) for name in ("native", "dali_cpu"))
+    assert got.shape == want.shape == (3, 192)
+    spread = np.sqrt((want.var(axis=1) + got.var(axis=1)) / 192)
+    assert (np.abs(got.mean(axis=1) - want.mean(axis=1)) < 4 * spread).all()
+    assert np.allclose(
+        np.quantile(got[:2], [0.1, 0.9], axis=1),
+        np.quantile(want[:2], [0.1, 0.9], axis=1),
+        atol=0.15,
+    )
+
+
+@pytest.mark.parametrize("fields", [{}, {"dali_decode": "cpu"}])
+def test_a_loader_for_a_gpu_says_that_there_is_none(fields, data):
+    with pytest.raises(SpecError, match="dali_cpu"):
+        open_loader("dali_gpu", data, **fields)
+    with pytest.raises(SpecError, match="dali_cpu"):
+        RunSpec.parse({"loader": "dali_gpu", "device": "cpu", **fields})
+
+
+def test_where_to_decode_is_asked_of_the_gpus_loader_alone():
+    with pytest.raises(SpecError, match="dali_decode = 'cpu' is of loader = 'dali_gpu' alone"):
+        RunSpec.parse({"loader": "dali_cpu", "dali_decode": "cpu"})
+    assert resolve("loader", "dali_gpu").on_gpu

@@ -8,9 +8,8 @@ from ddl_core.config import RunSpec
 from ddl_core.device import make_clock
 from ddl_core.loop import load_epoch
 from ddl_core.registry import resolve
-from tests.core.loaders.paths import FORMATS, LOADERS, TRAIN, images_of, open_loader, with_dali
+from tests.core.loaders.paths import FORMATS, LOADERS, TRAIN, images_of, open_loader
 
-ALL = [*LOADERS, pytest.param("dali_reader_cpu", marks=with_dali)]
 # 51 images in batches of 4: 12 steps in one pass, 38 in the three that 30 need.
 STEPS, PASSES, FIELDS = 38, 3, {"min_steps_per_epoch": 30, "eval_every": 0}
 
@@ -22,12 +21,10 @@ def test_an_epoch_has_as_many_passes_as_its_steps_need(wanted, passes):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", LOADERS)
 def test_each_image_comes_once_a_pass_in_a_view_of_its_own(name, form, data):
-    whole = name == "dali_reader_cpu" and form == "tfrecord"  # which takes no part of a set
-    one, passes = (64, 2) if whole else (TRAIN, PASSES)
-    limit = None if whole else TRAIN
-    loader = open_loader(name, data, data_format=form, train_images=limit, **FIELDS)
+    one, passes = TRAIN, PASSES
+    loader = open_loader(name, data, data_format=form, **FIELDS)
     steps = passes * one // 4
     assert (loader.images, len(loader)) == (passes * one, steps)
     shown = images_of(loader)  # by number: a number that came twice would be lost
@@ -41,7 +38,7 @@ def test_each_image_comes_once_a_pass_in_a_view_of_its_own(name, form, data):
     assert np.mean(different) > 0.9
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", LOADERS)
 def test_the_checks_of_an_epoch_hold_for_all_its_passes(name, data):
     loader = open_loader(name, data, **FIELDS)
     spec = RunSpec(loader=name, work="load", local_batch_size=4, classes=16, **FIELDS)

@@ -22,7 +22,6 @@ TOLERANCE = 2e-3
 PATHS = [
     ("native", "tfrecord"),
     pytest.param("turbo", "folder", marks=pytest.mark.numeric),
-    pytest.param("dali_cpu", "tfrecord", marks=with_dali),
 ]
 
 
@@ -81,15 +80,17 @@ def test_two_ranks_train_on_every_path(loader, data_format, data, native, tmp_pa
 
 
 @with_dali
-@pytest.mark.parametrize("data_format", ["folder", "tfrecord"])
-def test_two_ranks_train_with_the_readers_of_dali(data_format, data, native, tmp_path):
-    images = {"folder": 51, "tfrecord": None}[data_format]  # of records it takes all 64
-    fields = {"loader": "dali_reader_cpu", "data_format": data_format, "train_images": images}
-    rows, others = rows_of(done := run(tmp_path / "run", data, **fields)), rows_of(native)
-    steps = (images or 64) // 16
-    assert [(row.steps, row.samples) for row in rows] == [(steps, 16 * steps)] * 2
-    assert {row.ids_sha256 for row in rows}.isdisjoint(row.ids_sha256 for row in others)
-    assert [row.rescued_images for row in rows] == [0, 0]
+@pytest.mark.parametrize(("data_format", "order"), [("folder", "plan"), ("tfrecord", "loader")])
+def test_two_ranks_train_with_dali(data_format, order, data, native, tmp_path):
+    done = run(tmp_path / "run", data, loader="dali_cpu", data_format=data_format)
+    rows, others = rows_of(done), rows_of(native)
+    assert [(row.steps, row.samples) for row in rows] == [(3, 48)] * 2
+    same = [row.ids_sha256 for row in rows] == [row.ids_sha256 for row in others]
+    assert same == (order == "plan")
+    record = read_record(done)
+    assert record.data is not None
+    assert (record.loader_version, record.data.order) == (2, order)
+    assert falls([row.loss for row in rows])
     ours, theirs = (
         [row for row in read_epochs(one) if row.phase == "eval"] for one in (done, native)
     )

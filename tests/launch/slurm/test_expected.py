@@ -18,7 +18,7 @@ from tests.launch.stand_ins import StandIns
 PAPER: dict[str, Any] = {
     "dataset": "imagenet",
     "data_format": "tfrecord",
-    "loader": "dali_reader_gpu",
+    "loader": "dali_gpu",
     "loader_workers": 8,
     "model": "resnet50",
     "strategy": "ddp",

@@ -1,0 +1,29 @@
+"""Names and fields of old records that no new run has; they are read with the values they had."""
+
+from typing import NamedTuple
+
+
+class Name(NamedTuple):
+    """A name that a record may have and a new run may not."""
+
+    title: str  # in figures and lists
+    instead: str
+    packages: tuple[str, ...] = ()  # as in `registry.Entry`
+    variables: tuple[str, ...] = ()
+
+
+_DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda110"), ("DALI_",)
+NAMES: dict[str, dict[str, Name]] = {
+    "loader": {
+        "dali_reader_cpu": Name("DALI reader (CPU)", "use 'dali_cpu', in which DALI reads", *_DALI),
+        "dali_reader_gpu": Name("DALI reader (GPU)", "use 'dali_gpu', in which DALI reads", *_DALI),
+    }
+}
+
+# By the class of the record.
+FIELDS: dict[str, tuple[str, ...]] = {"EpochRecord": ("rescued_images",)}
+
+FED = "DALI fed by Python (withdrawn)"
+_WHY = f"{FED}: the loader's own Python threads limited it, not DALI"
+# Loaders by name and version whose numbers no figure, table or advice uses, and why.
+WITHDRAWN: dict[tuple[str, int], str] = {("dali_cpu", 1): _WHY, ("dali_gpu", 1): _WHY}
