@@ -49,7 +49,7 @@ def columns(record: RunRecord) -> dict[str, str | int | None]:
         "threads": _text(system.get("threads")),
         "switches": _text(system.get("settings")),
         "communication": _joined([*_own(record, STRATEGIES[spec.strategy]), *_items(messages)]),
-        "loader_software": _joined(_own(record, LOADERS[spec.loader])),
+        "loader_software": _joined([*_loader(record), *_version(record)]),
     }
 
 
@@ -94,6 +94,16 @@ def _own(record: RunRecord, entry: Entry) -> list[str]:
     packages = (record.provenance or {}).get("packages", {})
     versions = [f"{name} {packages[name]}" for name in entry.packages if name in packages]
     return [*versions, *_variables(record, entry)]
+
+
+def _loader(record: RunRecord) -> list[str]:
+    entry = known("loader", record.spec.loader)
+    return _own(record, entry) if entry else []
+
+
+def _version(record: RunRecord) -> list[str]:
+    """Return the version of a loader that has several."""
+    return [f"version {record.loader_version}"] if record.loader_version > 1 else []
 
 
 def _variables(record: RunRecord, entry: Entry) -> list[str]:

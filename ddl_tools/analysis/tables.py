@@ -31,6 +31,7 @@ _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
 WINDOW = "window"
 UNKNOWN = "unknown"  # status of a row of a record that names what is not installed here
 DAMAGED = "damaged"  # status of a row that stands for a record of which nothing is believed
+WITHDRAWN = "withdrawn"  # status of a row of a run whose numbers are not used any more
 KERNELS = "kernel time"
 PROFILED = ("strategy", "loader", "data_format", "model", "world_size")
 """Columns of the run that a table of profiles has."""
@@ -61,7 +62,10 @@ COLUMNS: dict[str, str] = {
     **{"cpu_cores": "Int64", "cores_shared": "string", "memory_gib": "Int64"},
     **_columns("string", "software environment threads switches communication loader_software"),
     **{"load_average_1min": "float64", "git_commit": "string", "git_dirty": "boolean"},
-    **_columns("Int64", "method_version attempts train_epochs_warm images_per_epoch"),
+    "image_order": "string",
+    **_columns(
+        "Int64", "loader_version method_version attempts train_epochs_warm images_per_epoch"
+    ),
     **_columns("float64", "throughput_samples_per_s throughput_samples_per_cpu_s"),
     **_columns("float64", "runtime_s runtime_warm_epoch_s data_share"),
     **_types(Spent, "spent_"),
@@ -87,7 +91,10 @@ PROFILE_COLUMNS = {
     **{"device": "string", "rank": "Int64", "share": "string", "of": "string"},
     **{"value": "float64", "source": "string"},
 }
-_OF_RECORD = ("study", "run_id", "status", "world_size", "global_batch_size", "method_version")
+_OF_RECORD = (
+    *("study", "run_id", "status", "world_size", "global_batch_size"),
+    *("method_version", "loader_version"),
+)
 _OF_SYSTEM = ("accelerator", "cpu_cores", "load_average_1min", "energy_method")
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
@@ -105,8 +112,9 @@ def runs_table(
     at `carbon_g_per_kwh`.
 
     A damaged record has the status `DAMAGED`, the reason as ``damage`` and, where that is whole,
-    its specification. `whole` leaves such rows out. Of emulated runs, ``unfaithful`` says which
-    rules they broke; `not_emulated` leaves all of them out.
+    its specification. The numbers of a withdrawn run are left out too: its status is `WITHDRAWN`,
+    and ``damage`` says why. `whole` leaves such rows out. Of emulated runs, ``unfaithful`` says
+    which rules they broke; `not_emulated` leaves all of them out.
     """
     return _runs_frame(_read(Tree(runs_dir.parent), studies), carbon_g_per_kwh)
 
@@ -153,8 +161,8 @@ def to_csv(table: pd.DataFrame) -> str:
 
 
 def whole(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs whose records can be read: not damaged, nor of unknown names."""
-    return runs[~runs["status"].isin((DAMAGED, UNKNOWN))]
+    """Return the runs whose records can be read and used."""
+    return runs[~runs["status"].isin((DAMAGED, UNKNOWN, WITHDRAWN))]
 
 
 def not_emulated(runs: pd.DataFrame) -> pd.DataFrame:
@@ -206,12 +214,14 @@ def _row(run: Examined) -> dict[str, Any]:
         status = UNKNOWN if run.is_unknown else DAMAGED
         return known | {"status": status, "damage": run.reason}
     assert run.record is not None
+    if run.record.withdrawn:
+        return known | {"status": WITHDRAWN, "damage": run.record.withdrawn}
     return known | _measured(run.record, run.rows)
 
 
 def _windows(run: Examined, why: Mapping[Round, str]) -> list[dict[str, Any]]:
     record = run.record
-    if record is None:
+    if record is None or record.withdrawn:
         return []
     job = {"block": record.attempts[-1].block} if record.attempts else {}
     return [
@@ -247,6 +257,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "device_used": system.get("device"),
         "machine": system.get("cpu"),
         "parameters": (system.get("network") or {}).get("parameters"),
+        "image_order": getattr(record.data, "order", None),
         "attempts": len(record.attempts),
         "unfaithful": "; ".join(rejected(record)) or None,
     }
@@ -325,7 +336,7 @@ def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataF
     ``value`` is a share of what ``of`` says, 0 to 1. Of the ``window``, from the first watched step
     to the end of the last: the `Shares`, which sum to 1 in each rank, and ``overlapped``, a part of
     ``compute``, missing where it is not known. Of the ``kernel time``, only on GPUs: the `KINDS`,
-    which sum to 1 as well. Damaged runs have no rows.
+    which sum to 1 as well. Damaged and withdrawn runs have no rows.
     """
     profiled = [one for one in _folders(tree, studies) if RunFiles(one).profile.exists()]
     rows = [row for run in map(examine, profiled) for row in _profile_rows(run)]
@@ -334,7 +345,7 @@ def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataF
 
 def _profile_rows(run: Examined) -> Iterator[dict[str, Any]]:
     record = run.record
-    if record is None or run.damages or record.status != "completed":
+    if record is None or run.damages or record.withdrawn or record.status != "completed":
         return
     profile = read_profile(run.directory)
     about = {"study": record.study, "run_id": record.run_id, "device": profile.device}

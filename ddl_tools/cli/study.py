@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
-ENDED = ("completed", "failed", "interrupted", "damaged")
+ENDED = ("completed", "failed", "interrupted", "damaged", "outdated")
 
 
 @click.command()
@@ -212,7 +212,8 @@ class _Watcher:
         entries = ledger(definition, tree, self._entry)
         before, self._states = self._states, [item.state for item in entries]
         # The queue says nothing of other runs.
-        if not any(item.job_id and item.state not in ("completed", "damaged") for item in entries):
+        settled = ("completed", "damaged", "outdated")
+        if not any(item.job_id and item.state not in settled for item in entries):
             return entries
         if self._states == before and time.monotonic() < self._due:
             return reconcile.with_queue(entries, self._queue)

@@ -120,7 +120,7 @@ def _begin(record: RunRecord, files: RunFiles) -> Path:
     record.close_attempts(gone, ended_utc=None)
     logs = files.attempt(len(record.attempts))
     job = Allocation.current()
-    record.attempts.append(
+    record.begin_attempt(
         Attempt(started_utc=now(), block=job and job.block, place=job and job.place)
     )
     record.status, record.error = "running", None

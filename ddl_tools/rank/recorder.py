@@ -90,6 +90,7 @@ class RunRecorder:
             eval_images=eval_images,
             classes=train.classes,
             fingerprint=train.fingerprint,
+            order=None if train.seen is None else "loader" if train.own_order else "plan",
         )
         self.record.provenance = provenance(self.record.spec.framework)
         self.record.system = {**host(), **system, "environment": self._environment}

@@ -72,7 +72,7 @@ def _key(record: RunRecord) -> str:
     """Return everything that decides the final weights, but for the strategy."""
     system, packages = record.system or {}, (record.provenance or {}).get("packages", {})
     decisive = [
-        (record.study, record.method_version),
+        (record.study, record.method_version, record.loader_version),
         record.spec.model_dump(mode="json", exclude=_FREE),
         record.data and record.data.model_dump(),
         {name: system.get(name) for name in _MACHINE},

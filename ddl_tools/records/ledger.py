@@ -23,11 +23,11 @@ from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write
 from ddl_tools.records.storage import now, write_atomically
 from ddl_tools.study import Study
 
-State = Status | Literal["missing", "interrupted", "damaged"]
+State = Status | Literal["missing", "interrupted", "damaged", "outdated"]
 
 INTERRUPTED = Interrupted.__name__  # kind of failure of a run that was stopped
 PATIENCE_S = 1.0  # `is_locked` holds a lock for a moment, too
-TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted")
+TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted", "outdated")
 TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "damaged")
 
 
@@ -139,14 +139,32 @@ def _is_completed(folder: Path) -> bool:
 
 
 def plan_one(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Entry:
-    """Write a ``planned`` record for a run that has none; return its entry."""
+    """Write a ``planned`` record for a run that has none; return its entry.
+
+    A run of older code is moved to ``old/`` first.
+    """
     if spec.work == "probe":
         raise SpecError("work = 'probe': only `ddl doctor` starts probes; choose 'train' or 'load'")
     directory = tree.study(study) / spec.run_id
+    if entry(spec, directory).state == "outdated":
+        _move_aside(directory, study, tree)
     if entry(spec, directory).state == "missing":
         folder = data_folder(spec, tree, data_dir)
         write_record(directory, RunRecord.plan(study, spec, portable(folder) if folder else None))
     return entry(spec, directory)
+
+
+def _move_aside(directory: Path, study: str, tree: Tree) -> None:
+    """Move the run of older code to ``old/``, beside what is there already."""
+    target = tree.old().study(study) / directory.name
+    places = (target.with_name(f"{target.name}.{number}") for number in itertools.count(2))
+    free = next(one for one in itertools.chain([target], places) if not one.exists())
+    with exclusive(RunFiles(directory).lock, f"run {directory.name}"):
+        try:
+            free.parent.mkdir(parents=True, exist_ok=True)
+            directory.rename(free)
+        except OSError as error:
+            raise cannot_write(free, error) from None
 
 
 def data_folder(spec: RunSpec, tree: Tree, chosen: Path | None = None) -> Path | None:
@@ -164,13 +182,17 @@ def ledger(
 
 def put_aside(study: str, tree: Tree) -> str:
     """Name the runs that a study had once and has no more; nothing where there are none."""
-    found = former_folders(study, tree)
-    if not found:
-        return ""
-    names = some([folder.name for folder in found])
-    return (
-        f"{len(found)} further runs in {tree.study(study)}, which the study as it is now does not "
-        f"plan: they are kept, and no table or figure shows them: {names}"
+    kinds = {
+        f"further runs in {tree.study(study)}, which the study as it is now does not plan": (
+            former_folders(study, tree)
+        ),
+        f"runs of older code in {tree.old().study(study)}": tree.old().run_folders(study),
+    }
+    return "\n".join(
+        f"{len(found)} {kind}: they are kept, and no table or figure shows them: "
+        f"{some([folder.name for folder in found])}"
+        for kind, found in kinds.items()
+        if found
     )
 
 
@@ -179,6 +201,7 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
 
     ``interrupted``: it was asked to stop, or it is ``running`` in its record and no process holds
     its lock. ``damaged``: its record cannot be read; `damage.checked` also looks at its lines.
+    ``outdated``: older code began it, by a method or loader that is not today's.
     """
     files = RunFiles(directory)
     if not files.record.exists() and not files.epochs.exists():
@@ -194,6 +217,8 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
     elif cause := record.error:
         state = "interrupted" if cause.kind == INTERRUPTED else state
         reason, category = str(cause), cause.category
+    if state != "running" and record.outdated:
+        state, reason, category = "outdated", record.outdated, None
     return Entry(spec, directory, state, reason, record.job_id, category, record)
 
 

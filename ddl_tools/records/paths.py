@@ -92,6 +92,10 @@ class Tree:
         """Return the tree of second measurements of the studies of this one."""
         return Tree(self.root / "second")
 
+    def old(self) -> "Tree":
+        """Return the tree of runs that newer measurements have replaced; nothing draws it."""
+        return Tree(self.root / "old")
+
     def study(self, name: str) -> Path:
         """Return the folder of the runs of one study."""
         return self.runs / name

@@ -18,6 +18,7 @@ from ddl_core import registry
 from ddl_core.config import RunSpec
 from ddl_core.errors import Category, DDLError, RecordError
 from ddl_core.files import cannot_write, describe
+from ddl_core.retired import WITHDRAWN
 from ddl_core.timing import Spent
 from ddl_tools.records.failures import classify
 from ddl_tools.records.paths import RunFiles
@@ -31,7 +32,8 @@ from ddl_tools.records.storage import (
     write_atomically,
 )
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7  # 6 has no loader_version and no order, and rescued_images of each epoch
+READABLE = (6, SCHEMA_VERSION)
 # 1: all of DDP's buckets had the size of the spec. 2: the first one is small, as DDP has it by
 # itself, unless the spec names a size; and epochs may be interleaved.
 METHOD_VERSION = 2
@@ -104,6 +106,11 @@ class DataInfo(Strict):
     fingerprint: str | None = Field(
         description="SHA-256 over the names of files, or places of records; null if synthetic"
     )
+    order: Literal["plan", "loader"] | None = Field(
+        None,
+        description="whose order the training images have: plan, the same for every loader, or the "
+        "loader's own; null if synthetic, or not recorded",
+    )
 
 
 class Emulation(Strict):
@@ -141,6 +148,9 @@ class RunRecord(Strict):
     schema_version: int = Field(SCHEMA_VERSION, description="version of these files")
     method_version: int = Field(
         METHOD_VERSION, description="version of the method; never compare numbers of two versions"
+    )
+    loader_version: int = Field(
+        1, description="version of the loader; runs of two versions are never compared"
     )
     study: str = Field(description="name of the study")
     run_id: str = Field(description="name of the run, also its folder")
@@ -196,6 +206,36 @@ class RunRecord(Strict):
         facts = (self.system or {}).get(EMULATION)
         return Emulation.model_validate(facts) if facts else None
 
+    @property
+    def withdrawn(self) -> str | None:
+        """Why no figure, table or advice uses the numbers of this run; None if they may."""
+        return WITHDRAWN.get((self.spec.loader, self.loader_version))
+
+    @property
+    def outdated(self) -> str:
+        """What has changed since this run was first started; empty where nothing has."""
+        entry = registry.known("loader", self.spec.loader)
+        versions = {
+            "method": (self.method_version, METHOD_VERSION),
+            f"loader {self.spec.loader!r}": (self.loader_version, entry.version if entry else 1),
+        }
+        return ", ".join(
+            f"{what} has version {now} now, the run has {then}"
+            for what, (then, now) in versions.items()
+            if self.attempts and then != now
+        )
+
+    def begin_attempt(self, attempt: Attempt) -> None:
+        """Open a start, the first by the method and loader of today; `RecordError` if outdated."""
+        if self.outdated:
+            raise RecordError(
+                f"run {self.run_id} was begun by older code: {self.outdated}; "
+                f"`ddl study run {self.study}` moves it aside and begins anew"
+            )
+        entry = registry.known("loader", self.spec.loader)
+        self.method_version, self.loader_version = METHOD_VERSION, entry.version if entry else 1
+        self.attempts.append(attempt)
+
     def close_attempts(self, cause: Failure, ended_utc: str | None) -> None:
         """End the starts whose status is still ``running``."""
         for attempt in self.attempts:
@@ -233,9 +273,6 @@ class EpochRecord(Strict):
     )
     samples: int = Field(ge=1, description="images used by all ranks")
     corrupt_images: int = Field(ge=0, description="of these, unreadable and replaced")
-    rescued_images: int | None = Field(
-        None, description="of these, decoded by Pillow because DALI failed; null without DALI"
-    )
     wall_s: float = Field(gt=0, description="barrier to barrier, maximum over ranks")
     cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
     data_s: float = Field(
@@ -318,7 +355,7 @@ def read_record(directory: Path) -> RunRecord:
     path = RunFiles(directory).record
     content = read_json(path)
     _check_names(path, content)
-    return validated(path, content, RunRecord, "schema", SCHEMA_VERSION)
+    return validated(path, content, RunRecord, "schema", *READABLE)
 
 
 def _check_names(path: Path, content: dict[str, Any]) -> None:

@@ -3,12 +3,20 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from ddl_core.errors import RecordError
 from ddl_core.files import cannot_write, describe, replacing
+from ddl_core.retired import FIELDS
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -17,6 +25,22 @@ class Strict(BaseModel):
     """Base of all records: unknown fields and numbers that are not finite are errors."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    _retired: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_retired(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        names = FIELDS.get(cls.__name__, ())
+        if not names or not isinstance(content, dict):
+            return handler(content)
+        record = handler({name: content[name] for name in content if name not in names})
+        record._retired = {name: content[name] for name in names if name in content}
+        return record
+
+    @property
+    def retired(self) -> dict[str, Any]:
+        """Fields of an old record that new ones do not have, with the values that were written."""
+        return self._retired
 
 
 def now() -> str:
@@ -59,12 +83,13 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
 
 
 def validated(
-    path: Path, content: dict[str, Any], model: type[Record], kind: str, version: int
+    path: Path, content: dict[str, Any], model: type[Record], kind: str, *versions: int
 ) -> Record:
-    """Return the record in the `content` of a file; its ``<kind>_version`` must be `version`."""
+    """Return the record in the `content` of a file; its ``<kind>_version`` is one of `versions`."""
     found = content.get(f"{kind}_version")
-    if found != version:
-        raise RecordError(f"{path} has {kind} version {found!r}; this code reads {version}")
+    if found not in versions:
+        known = " and ".join(map(str, versions))
+        raise RecordError(f"{path} has {kind} version {found!r}; this code reads {known}")
     try:
         return model.model_validate(content)
     except ValidationError as error:

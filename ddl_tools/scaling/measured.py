@@ -53,7 +53,7 @@ def throughputs(folders: Iterable[Path]) -> list[Measured]:
     for run in runs:
         for line in run.lines():
             log.warning("left out: %s", line)
-        if run.record and not run.damages:
+        if run.record and not run.damages and not run.record.withdrawn:
             rate = _rate(run.record.study, run.rows, why)
             found.append(Measured(run.record, rate, run.rows))
     return found
@@ -94,13 +94,14 @@ def configurations(runs: Iterable[Measured], tree: Tree) -> list[Configuration]:
 
     Left out are a single process, synthetic data, and runs under a profiler.
     """
-    groups: dict[tuple[str, str], list[tuple[RunRecord, float]]] = {}
+    groups: dict[tuple[str, str, tuple[int, int]], list[tuple[RunRecord, float]]] = {}
     for record, rate, _ in runs:
         spec = record.spec
         if spec.strategy == "single" or spec.loader == "synthetic" or spec.nsys:
             continue
         if rate:
-            key = machine_name(record.system), _settings(spec)
+            versions = record.method_version, record.loader_version
+            key = machine_name(record.system), _settings(spec), versions
             groups.setdefault(key, []).append((record, rate))
     details = labels([group[0][0].spec for group in groups.values()], _APART)
     return [

@@ -41,7 +41,7 @@ def with_queue(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
 
 
 def _with_queue(item: Entry, jobs: Queue | None) -> Entry:
-    if item.job_id is None or jobs is None or item.state in ("completed", "damaged"):
+    if item.job_id is None or jobs is None or item.state in ("completed", "damaged", "outdated"):
         return item
     job = queued(item, jobs)
     if job is None:
