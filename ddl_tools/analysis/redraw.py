@@ -20,7 +20,6 @@ from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot.canvas import (
     add_caption,
-    drawn_stems,
     remove_figure,
     save_figure,
     title_of,
@@ -40,6 +39,7 @@ from ddl_tools.analysis.tables import (
 )
 from ddl_tools.records.ledger import find_study, former_folders
 from ddl_tools.records.paths import NAME_RESULTS, Tree, existing
+from ddl_tools.records.storage import write_atomically
 
 PAPER = "paper"  # the folder of what only the paper states
 
@@ -52,12 +52,24 @@ class Redrawn:
     pages: list[Path] = field(default_factory=list)
     findings: list[tuple[str, str, list[str]]] = field(default_factory=list)  # by folder, question
     lines: list[str] = field(default_factory=list)  # one a study
+    kept: list[str] = field(default_factory=list)  # why a page is not written
     reasons: list[str] = field(default_factory=list)  # why a figure is not drawn
     damaged: list[str] = field(default_factory=list)
 
     def summary(self, reasons: bool = False) -> list[str]:
         """Return lines for the terminal: one a study, with `reasons` also why a figure lacks."""
-        return [*self.lines, *(self.reasons if reasons else [])]
+        return [*self.lines, *self.kept, *(self.reasons if reasons else [])]
+
+    def write(self, page: Path, text: str) -> None:
+        """Write a page, unless a file of somebody else has its name."""
+        if result_page.may_write(page):
+            write_atomically(page, text)
+            self.pages.append(page)
+        else:
+            self.kept.append(
+                f"warning: {page} is no page of `ddl figures`, so it stays and no page is written; "
+                "move it away"
+            )
 
 
 def redraw(
@@ -71,10 +83,11 @@ def redraw(
 
     A page beside them shows the figures of a study with their answers, and an index all pages. A
     figure that would show nothing is not drawn, and its older files are removed; so are those of
-    studies that are gone. A damaged record is named and left out. In the tables, energy becomes
+    studies that are gone. Only figures that such a page shows are removed, and only such a page is
+    replaced. A damaged record is named and left out. In the tables, energy becomes
     CO2e at `carbon_g_per_kwh`. `studies` are drawn alone; by default all are, and the paper's.
-    `RecordError` if there is no such tree or study, or something cannot be written. `DataError` if
-    the paper's numbers are missing.
+    `RecordError` if there is no such tree or study, something cannot be written, or a folder of
+    tables or figures is a symbolic link. `DataError` if the paper's numbers are missing.
     """
     if not (existing(tree).runs.is_dir() or tree.probes.is_dir()):
         raise RecordError(f"{tree.root} holds no runs/; {NAME_RESULTS}")
@@ -85,19 +98,30 @@ def redraw(
             f"{', '.join(present) or 'none, there are no runs'}"
         )
     chosen = sorted(set(studies)) if studies else [*present, ""]
+    folders = {name: figures / folder_of(name) for name in chosen}
+    require_no_link(figures, tree.tables, tree.tables / "windows", *folders.values())
     done = Redrawn()
     for name in tqdm(chosen, desc="studies", disable=None, leave=False):
-        _draw_study(tree, name, figures / folder_of(name), carbon_g_per_kwh, done)
+        _draw_study(tree, name, folders[name], carbon_g_per_kwh, done)
     if not studies:
-        for folder in [figures, *figures.glob("*/")]:
-            if folder.name not in map(folder_of, chosen):
-                _remove_others(folder, {figures / all_reduce.NAME})
-        done.pages.append(result_page.write_index(figures, done.findings))
+        for folder in {*figures.glob("*/")} - {*folders.values()}:
+            if not folder.is_symlink():
+                _remove_others(folder, set())
+        done.write(figures / result_page.PAGE, result_page.index(done.findings))
         try:
             done.files += redraw_probes(tree, figures=figures)
         except RecordError as error:
             done.damaged.append(f"{error}; remove the probe, or ask `ddl doctor` again")
     return done
+
+
+def require_no_link(*folders: Path) -> None:
+    """Refuse folders that are links: whoever made the records would choose what is replaced."""
+    for folder in filter(Path.is_symlink, folders):
+        raise RecordError(
+            f"{folder} is a symbolic link to {folder.readlink()}; tables and figures are written "
+            "only into folders of the results themselves. Replace the link by a folder"
+        )
 
 
 def folder_of(study: str) -> str:
@@ -131,10 +155,10 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
             findings += [title_of(figure), *result_page.confirmed(points)]
         elif study and question.needs != OF_NO_RUN:
             done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")
-    _remove_others(folder, {folder / name for name in sections}, page=not sections)
+    _remove_others(folder, set(sections))
     if sections:
         title, about = result_page.head(tree, study, tables, folder)
-        done.pages.append(result_page.write_page(folder, title, about, sections.values()))
+        done.write(folder / result_page.PAGE, result_page.page(title, about, sections.values()))
         done.findings.append((folder.name, title, findings))
     if study:
         names = ", ".join(sections) or "IN NO FIGURE"
@@ -184,23 +208,31 @@ def _not_drawn(runs: pd.DataFrame, strays: int) -> list[str]:
     return [f"Runs not drawn: {', '.join(texts)}."] if texts else []
 
 
-def _remove_others(folder: Path, kept: set[Path], page: bool = True) -> None:
-    """Remove figures that are not to be kept, the page, and the folder if nothing is left."""
-    if page:
-        result_page.remove_page(folder)
-    for stem in drawn_stems(folder) - kept:
-        remove_figure(stem)
-    with suppress(OSError):  # it holds something, or is not there
-        folder.rmdir()
+def _remove_others(folder: Path, kept: set[str]) -> None:
+    """Remove the figures of our page of a folder but those to be kept.
+
+    If none is, also the page, and the folder if nothing is left.
+    """
+    for name in result_page.figures_of(folder / result_page.PAGE) - kept:
+        remove_figure(folder / name)
+    if not kept:
+        result_page.remove_page(folder / result_page.PAGE)
+        with suppress(OSError):  # it holds something, or is not there
+            folder.rmdir()
 
 
 def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:
     """Draw what `ddl doctor` measured between ranks, no study's; nothing where it never did.
 
-    `RecordError` if a record cannot be read, or something cannot be written.
+    `RecordError` if a record cannot be read, something cannot be written, or `figures` is a
+    symbolic link.
     """
+    require_no_link(figures)
     stem, points = figures / all_reduce.NAME, all_reduce.points(tree)
     if points.empty:
-        remove_figure(stem)
+        table = stem.with_suffix(".csv")
+        own = f"{all_reduce.COLUMNS[0]},".encode()  # no page shows this figure
+        if table.is_file() and table.read_bytes().startswith(own):
+            remove_figure(stem)
         return []
     return save_figure(all_reduce.draw(points), points, stem)

@@ -4,6 +4,7 @@ It is a README.md, which code-hosting sites show with the folder. An index leads
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,10 @@ from ddl_tools.analysis.ratio_answers import unconfirmed
 from ddl_tools.analysis.tables import counts, is_emulated, whole
 from ddl_tools.labels import plural
 from ddl_tools.records.paths import PROJECT, Tree
-from ddl_tools.records.storage import write_atomically
 
 PAGE = "README.md"
 _MARK = "<!-- written by `ddl figures` from records, not by hand -->"
+_FIGURE = re.compile(r"^!\[.*\]\((\w+)\.png\)$", re.M)
 _INDEX = """\
 # Results
 
@@ -79,27 +80,42 @@ def confirmed(points: pd.DataFrame) -> list[str]:
     ]
 
 
-def write_page(folder: Path, title: str, about: str, sections: Iterable[str]) -> Path:
-    """Write the page of a folder of figures."""
-    write_atomically(folder / PAGE, "\n\n".join([f"# {title}", _MARK, about, *sections]) + "\n")
-    return folder / PAGE
+def page(title: str, about: str, sections: Iterable[str]) -> str:
+    """Return the page of a folder of figures from its title and the Markdown of its parts."""
+    return "\n\n".join([f"# {title}", _MARK, about, *sections]) + "\n"
 
 
-def write_index(figures: Path, entries: Iterable[tuple[str, str, Sequence[str]]]) -> Path:
-    """Write the index of pages from the folder, question and findings of each."""
+def index(entries: Iterable[tuple[str, str, Sequence[str]]]) -> str:
+    """Return the index of pages from the folder, question and findings of each."""
     texts = [
         f"- [{title}]({name}/{PAGE}): {' '.join(one.rstrip('.') + '.' for one in found)}"
         for name, title, found in entries
     ]
-    write_atomically(figures / PAGE, _INDEX.format(mark=_MARK, entries="\n".join(texts)))
-    return figures / PAGE
+    return _INDEX.format(mark=_MARK, entries="\n".join(texts))
 
 
-def remove_page(folder: Path) -> None:
-    """Remove a page that `write_page` wrote, and no other file."""
-    page = folder / PAGE
-    if page.is_file() and _MARK in page.read_text(encoding="utf-8"):
+def may_write(page: Path) -> bool:
+    """Say whether no file, or a page that `ddl figures` wrote, has this name."""
+    return bool(_text(page)) or not os.path.lexists(page)
+
+
+def figures_of(page: Path) -> set[str]:
+    """Return the names of the figures that a page of `ddl figures` shows; of others, none."""
+    return set(_FIGURE.findall(_text(page)))
+
+
+def remove_page(page: Path) -> None:
+    """Remove a page that `ddl figures` wrote, and no other file."""
+    if _text(page):
         page.unlink()
+
+
+def _text(page: Path) -> str:
+    """Return the text of a page that `ddl figures` wrote; of another file or a link, nothing."""
+    if page.is_symlink() or not page.is_file():
+        return ""
+    text = page.read_text(encoding="utf-8", errors="replace")
+    return text if _MARK in text else ""
 
 
 def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str]:

@@ -13,11 +13,11 @@ from ddl_core.errors import RecordError
 from ddl_tools.analysis import result_page
 from ddl_tools.analysis.plot.canvas import save_figure
 from ddl_tools.analysis.questions import QUESTIONS, has_answer
-from ddl_tools.analysis.redraw import Redrawn, pictures, redraw, tables_of
+from ddl_tools.analysis.redraw import Redrawn, pictures, redraw, redraw_probes, tables_of
 from ddl_tools.analysis.tables import runs_table, write_tables
 from ddl_tools.records.damage import REMEDY
 from ddl_tools.records.ledger import write_study
-from ddl_tools.records.paths import ProbeFiles, RunFiles, Tree
+from ddl_tools.records.paths import FIGURES, ProbeFiles, RunFiles, Tree
 from ddl_tools.study import Study
 from tests.analysis.conftest import SPEC, MakeRun, curve
 from tests.analysis.drawn import draw_only, points_of, words
@@ -98,14 +98,24 @@ def test_a_record_of_a_missing_plug_in_is_not_called_damaged(tree: Tree, make_ru
     assert "1 completed, 1 unknown" in "\n".join(done.summary())
 
 
+def put_figure(stem: Path) -> dict[Path, bytes]:
+    """Write the files of a figure, and return them."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "pdf", "png", "csv")]
+    for path in paths:
+        path.write_bytes(b"drawn by somebody")
+    return {path: path.read_bytes() for path in paths}
+
+
 @pytest.mark.usefixtures("few_figures")
 def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     make_run(study="gone")
     other = tree.figures / "gone" / "mine.png"
     redraw(tree, figures=tree.figures)
-    for suffix in ("png", "svg", "pdf", "csv"):
-        (tree.figures / "laptop" / f"retired.{suffix}").write_bytes(b"of an older version")
+    put_figure(tree.figures / "laptop" / "retired")
+    page = tree.figures / "laptop" / "README.md"
+    page.write_text(page.read_text() + "\n![A title](retired.png)\n")
     other.write_bytes(b"drawn by somebody")
     shutil.rmtree(tree.study("gone"))
     done = redraw(tree, figures=tree.figures)
@@ -113,6 +123,94 @@ def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None
     assert there == {*done.files, *done.pages, other}
     reasons = "\n".join(done.summary(reasons=True))
     assert "nothing to show in laptop/learning_curves: needs" in reasons
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_published_figures_of_a_study_that_is_gone_are_removed(tree: Tree) -> None:
+    tree.runs.mkdir(parents=True)
+    for published in FIGURES.glob("*/"):
+        folder = tree.figures / f"{published.name}_gone"
+        folder.mkdir(parents=True)
+        shutil.copy(published / "README.md", folder)
+        for figure in published.glob("*.png"):
+            put_figure(folder / figure.stem)
+    done = redraw(tree, figures=tree.figures)
+    assert {*tree.figures.glob("*/*")} == {*done.files, *done.pages} - {tree.figures / "README.md"}
+    assert [path.name for path in tree.figures.glob("*/")] == ["paper"]
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_figures_of_somebody_else_stay(tree: Tree, make_run: MakeRun) -> None:
+    """`ddl advise --figure` writes the same kinds of files."""
+    make_run()
+    make_run(study="gone")
+    stems = ("mine/plan", "laptop/plan", "gone/plan", "paper/plan", "plan", "all_reduce")
+    before = {}
+    for stem in stems:
+        before |= put_figure(tree.figures / stem)
+    redraw(tree, figures=tree.figures)
+    shutil.rmtree(tree.study("gone"))
+    redraw(tree, figures=tree.figures)
+    assert {path: path.read_bytes() for path in before if path.exists()} == before
+    assert {*tree.figures.glob("gone/*")} == {*before} & {*tree.figures.glob("gone/*")}
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_a_page_of_somebody_else_stays(tree: Tree, make_run: MakeRun, tmp_path: Path) -> None:
+    make_run()
+    make_run(study="other")
+    make_run(study="linked")
+    pages = [tree.figures / "README.md", tree.figures / "laptop" / "README.md"]
+    for page in pages:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_bytes(b"# My thesis \xff")
+    redraw(tree, figures=tree.figures, studies=["other"])
+    own = tree.figures / "other" / "README.md"
+    link = tree.figures / "linked" / "README.md"
+    link.parent.mkdir()
+    link.symlink_to(own)
+    done = redraw(tree, figures=tree.figures)
+    assert all(page.read_bytes() == b"# My thesis \xff" for page in pages)
+    assert link.is_symlink()
+    assert not {*pages, link} & {*done.pages}
+    assert own in done.pages
+    for page in (*pages, link):
+        (line,) = [line for line in done.summary() if str(page) in line]
+        assert "move" in line
+    assert (tree.figures / "laptop" / "comparison.csv").is_file()
+
+
+@pytest.mark.usefixtures("few_figures")
+@pytest.mark.parametrize("name", ["figures", "tables", "tables/windows", "figures/laptop"])
+def test_a_link_in_place_of_an_output_folder_is_not_followed(
+    tree: Tree, make_run: MakeRun, tmp_path: Path, name: str
+) -> None:
+    make_run()
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "laptop.csv").write_text("mine")
+    before = put_figure(victim / "comparison") | {victim / "laptop.csv": b"mine"}
+    link = tree.root / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(victim)
+    with pytest.raises(RecordError, match=f"{name} is a symbolic link"):
+        redraw(tree, figures=tree.figures)
+    assert {path: path.read_bytes() for path in victim.rglob("*")} == before
+    if name == "figures":
+        with pytest.raises(RecordError, match="figures is a symbolic link"):
+            redraw_probes(tree, figures=tree.figures)
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_what_a_linked_folder_of_no_study_holds_stays(tree: Tree, tmp_path: Path) -> None:
+    tree.runs.mkdir(parents=True)
+    victim = tmp_path / "victim"
+    before = put_figure(victim / "comparison")
+    shutil.copy(FIGURES / "laptop" / "README.md", victim)
+    tree.figures.mkdir()
+    (tree.figures / "mine").symlink_to(victim)
+    redraw(tree, figures=tree.figures)
+    assert {*victim.iterdir()} == {*before, victim / "README.md"}
 
 
 @pytest.mark.usefixtures("few_figures")

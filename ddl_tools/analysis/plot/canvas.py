@@ -239,12 +239,6 @@ def _settle(figure: Figure) -> None:
         axes.set_position((round(left, 4), round(bottom, 4), round(width, 4), round(height, 4)))
 
 
-def drawn_stems(folder: Path) -> set[Path]:
-    """Return the figures in a folder: what has all the files that `save_figure` writes."""
-    stems = {path.with_suffix("") for path in folder.glob("*.csv")}
-    return {stem for stem in stems if all(path.exists() for path in _paths(stem))}
-
-
 def remove_figure(stem: Path) -> None:
     """Remove what `save_figure` wrote earlier, if it did: nothing may show runs that are gone.
 
