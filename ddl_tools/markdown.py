@@ -1,9 +1,37 @@
-"""Text that programs write: tables, also in Markdown, and blocks of a page between two marks."""
+"""Text that programs write: Markdown of foreign texts, tables, and blocks of a page."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from urllib.parse import quote
 
 from ddl_core.errors import DataError
+
+# Within an element of its own, neither GitHub nor JupyterLab takes a sign for mathematics.
+_SIGNS = {"<": "&lt;", ">": "&gt;", **{sign: f"<span>&#{ord(sign)};</span>" for sign in "\\$"}}
+_INTERVAL = r"\[[-+\d., k]+\](?![(\[:])"  # numbers in brackets are no link
+_MARKUP = r"[\\$*`~\[\]]|[<>](?!\d)|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])|^[#+-](?=\W|$)"
+
+
+def escape(text: object) -> str:
+    """Return `text` as one line of Markdown that shows it and holds no markup.
+
+    Bars are left to `table`.
+    """
+    return re.sub(
+        f"({_INTERVAL})|{_MARKUP}",
+        lambda found: found[1] or _SIGNS.get(found[0], f"\\{found[0]}"),
+        " ".join(str(text).split()),
+    )
+
+
+def code(text: object) -> str:
+    """Return a text as code within a line of Markdown; it cannot hold backticks."""
+    return f"`{' '.join(str(text).split()).replace('`', chr(39))}`"
+
+
+def link(text: str, target: str) -> str:
+    """Return a link; `text` is Markdown already, `target` a relative path."""
+    return f"[{text}]({quote(target, safe='/#+')})"
 
 
 def table(head: Sequence[object], rows: Iterable[Iterable[object]]) -> str:

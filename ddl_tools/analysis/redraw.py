@@ -198,7 +198,7 @@ def _not_drawn(runs: pd.DataFrame, strays: int) -> list[str]:
     `strays` are those that the study as it is now does not plan.
     """
     kinds = {
-        "damaged (`ddl study verify`)": int((runs["status"] == DAMAGED).sum()),
+        "damaged (ddl study verify)": int((runs["status"] == DAMAGED).sum()),
         "of plug-ins that are not installed here": int((runs["status"] == UNKNOWN).sum()),
         "not planned any more": strays,
     }

@@ -10,13 +10,15 @@ from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, has_answer
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import counts, runs_table, windows_table
+from ddl_tools.markdown import code, escape
 from ddl_tools.records.paths import Tree, committed, existing
 
 pd.set_option("display.max_colwidth", None)  # notebooks show whole names
+pd.set_option("display.html.use_mathjax", False)  # a name may have dollars
 
 
 class Text(str):
-    """Text that a notebook shows as Markdown."""
+    """Markdown that a notebook shows; texts of records in it are escaped (`escape`)."""
 
     def _repr_markdown_(self) -> str:
         return str(self)
@@ -26,8 +28,8 @@ class Text(str):
 class Result:
     """The answer to the question of a figure, e.g. "comparison".
 
-    `points` is None where there is none. `origin` is a sentence on the runs that answer, empty
-    where the paper does; without an answer, the reason.
+    `points` is None where there is none. `origin` is a sentence, in Markdown, on the runs that
+    answer, empty where the paper does; without an answer, the reason.
     """
 
     name: str
@@ -41,7 +43,8 @@ class Result:
             needs = f"No run here answers this question. It needs {QUESTIONS[self.name].needs}."
             return Text(self.origin or needs)
         sentences = ANSWERS[self.name].sentences(self.points)
-        return Text("\n".join([*(f"- {one}" for one in sentences), "", self.origin]).strip())
+        items = [f"- {escape(one)}" for one in sentences]
+        return Text("\n".join([*items, "", self.origin]).strip())
 
     @property
     def parts(self) -> list[object]:
@@ -50,7 +53,7 @@ class Result:
             return []
         figure = QUESTIONS[self.name].draw(self.points)
         table = ANSWERS[self.name].table(self.points)
-        return [figure, Text(f"*{caption_of(figure)}*"), table.set_index(table.columns[0])]
+        return [figure, Text(f"*{escape(caption_of(figure))}*"), table.set_index(table.columns[0])]
 
 
 def tree_of(results: str) -> Tree:
@@ -71,7 +74,7 @@ def load(name: str, results: str = "", study: str = "") -> Result:
         )
         points = question.chosen(tables)
         if has_answer(points, question, of_runs=True):
-            return Result(name, points, f"Study `{one}`, {counts(tables.runs)}.")
+            return Result(name, points, f"Study {code(one)}, {counts(tables.runs)}.")
     tables = tables_of(tree)
     points = question.chosen(tables)
     if not has_answer(points, question, of_runs=False):

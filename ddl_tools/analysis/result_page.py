@@ -23,6 +23,7 @@ from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.ratio_answers import unconfirmed
 from ddl_tools.analysis.tables import counts, is_emulated, whole
 from ddl_tools.labels import plural
+from ddl_tools.markdown import code, escape
 from ddl_tools.records.paths import PROJECT, Tree
 
 PAGE = "README.md"
@@ -47,10 +48,13 @@ def section(name: str, points: pd.DataFrame, figure: Figure, folder: Path) -> st
     notebook = PROJECT / "notebooks" / f"{question.notebook}.ipynb"
     parts = [
         f"## {question.asks}",
-        "\n".join(f"- {sentence}" for sentence in answer.sentences(points)),
-        f"![{title_of(figure)}]({name}.png)",
-        f"*{caption_of(figure)}*",
-        markdown.table(list(table), table.itertuples(index=False)),
+        "\n".join(f"- {escape(sentence)}" for sentence in answer.sentences(points)),
+        f"![{escape(title_of(figure))}]({name}.png)",
+        f"*{escape(caption_of(figure))}*",
+        markdown.table(
+            [escape(head) for head in table],
+            ([escape(cell) for cell in row] for row in table.itertuples(index=False)),
+        ),
         *([f"Left out: {plural(rest, 'row')}; the CSV file has all values."] if rest > 0 else []),
         *_second(points, folder),
         f"Files: [CSV]({name}.csv), [SVG]({name}.svg), [PDF]({name}.pdf). "
@@ -66,7 +70,7 @@ def _second(points: pd.DataFrame, folder: Path) -> list[str]:
         return []
     page = PROJECT / "docs" / "results" / "reproducibility.md#second-measurements"
     counts = f"> **Note** {link('Measured again', page, folder)}: {found.sentence}."
-    return ["\n".join([counts, *(f"> - {text}" for text in unconfirmed(points))])]
+    return ["\n".join([counts, *(f"> - {escape(text)}" for text in unconfirmed(points))])]
 
 
 def confirmed(points: pd.DataFrame) -> list[str]:
@@ -82,13 +86,14 @@ def confirmed(points: pd.DataFrame) -> list[str]:
 
 def page(title: str, about: str, sections: Iterable[str]) -> str:
     """Return the page of a folder of figures from its title and the Markdown of its parts."""
-    return "\n\n".join([f"# {title}", _MARK, about, *sections]) + "\n"
+    return "\n\n".join([f"# {escape(title)}", _MARK, about, *sections]) + "\n"
 
 
 def index(entries: Iterable[tuple[str, str, Sequence[str]]]) -> str:
     """Return the index of pages from the folder, question and findings of each."""
     texts = [
-        f"- [{title}]({name}/{PAGE}): {' '.join(one.rstrip('.') + '.' for one in found)}"
+        f"- {markdown.link(escape(title), f'{name}/{PAGE}')}: "
+        + " ".join(escape(one.rstrip(".") + ".") for one in found)
         for name, title, found in entries
     ]
     return _INDEX.format(mark=_MARK, entries="\n".join(texts))
@@ -130,16 +135,17 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
         return "Numbers of the paper, Amdahl's law and advice", text
     runs = tables.runs
     table = link(counts(runs), tree.tables / f"{study}.csv", folder)
-    made = f"Study `{study}`, {table}, on {machines(runs)}; code {commits(runs)}."
+    made = f"Study {code(study)}, {table}, on {machines(runs)}; code {commits(runs)}."
     about = f"All runs: {shared}." if (shared := shared_settings(runs)) else ""
     title = tables.study.question if tables.study else study
     ends = "A bracket holds the ends of a bar; the caption says which interval it is."
-    texts = [made, about, *_read_again(runs), *_emulated(runs, folder), *notes(tree, study), ends]
+    remarks = map(escape, notes(tree, study))
+    texts = [made, about, *_read_again(runs), *_emulated(runs, folder), *remarks, ends]
     return title, " ".join(filter(None, texts))
 
 
 def shared_settings(runs: pd.DataFrame) -> str:
-    """Return network, image size, batch of a rank and precision, as far as all runs share them."""
+    """Return as Markdown what all runs share of network, image size, batch and precision."""
     words: dict[str, Callable[[Any], str]] = {
         "model": style.model_name,
         "image_size": "{} px".format,
@@ -152,7 +158,9 @@ def shared_settings(runs: pd.DataFrame) -> str:
     if known["accumulation"].nunique() > 1:  # a batch is then several of these
         del words["local_batch_size"]
     return ", ".join(
-        word(known[name].iloc[0]) for name, word in words.items() if known[name].nunique() == 1
+        escape(word(known[name].iloc[0]))
+        for name, word in words.items()
+        if known[name].nunique() == 1
     )
 
 
@@ -183,16 +191,16 @@ def _emulated(runs: pd.DataFrame, folder: Path) -> list[str]:
 
 
 def machines(runs: pd.DataFrame) -> str:
-    """Return the machines of some runs: their GPU, or processor and cores."""
+    """Return as Markdown the machines of some runs: their GPU, or processor and cores."""
     known = runs[["machine", "cpu_cores", "accelerator"]].drop_duplicates().dropna(how="all")
     cores = known["machine"] + " (" + known["cpu_cores"].astype("string") + " cores)"
     names = known["accelerator"].fillna(cores).dropna()
-    return ", ".join(sorted(set(names))) or "an unknown machine"
+    return ", ".join(map(escape, sorted(set(names)))) or "an unknown machine"
 
 
 def commits(runs: pd.DataFrame) -> str:
-    """Return the commits that made some runs."""
-    return ", ".join(f"`{one[:8]}`" for one in sorted(runs["git_commit"].dropna().unique()))
+    """Return as Markdown the commits that made some runs."""
+    return ", ".join(code(one[:8]) for one in sorted(runs["git_commit"].dropna().unique()))
 
 
 def notes(tree: Tree, study: str) -> list[str]:
@@ -204,5 +212,5 @@ def notes(tree: Tree, study: str) -> list[str]:
 
 
 def link(text: str, target: Path, folder: Path) -> str:
-    """Return a Markdown link from a page in `folder`."""
-    return f"[{text}]({Path(os.path.relpath(target, folder)).as_posix()})"
+    """Return a link from a page in `folder`; `text` is Markdown."""
+    return markdown.link(text, Path(os.path.relpath(target, folder)).as_posix())

@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from ddl_tools.analysis.redraw import redraw
+from ddl_tools.analysis.result import load
+from ddl_tools.records.ledger import write_study
 from ddl_tools.records.paths import FIGURES, Tree
-from tests.analysis.conftest import MakeRun, in_blocks
+from ddl_tools.study import Study
+from tests.analysis.conftest import CODE, GPU, MACHINE, SPEC, MakeRun, in_blocks
 from tests.analysis.drawn import draw_only
 from tests.analysis.emulated import emulate
+from tests.analysis.hostile import EVIL, alive, formulas, rendered, shown
 
 LINK = re.compile(r"\]\(([^)#]+)\)")
 PAGES = sorted(FIGURES.glob("*/README.md"))
@@ -109,3 +113,36 @@ def test_page_of_a_study_that_was_measured_again(
     assert "> - DeepSpeed 1.20 [1.20, 1.20] (faster), measured again 1." in note
     index = (tree.figures / "README.md").read_text()
     assert "1 of 2 ratios agree and 1 of 2 decided ones are confirmed." in index
+
+
+def test_texts_of_records_are_shown_and_are_no_markup(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_only(monkeypatch, "comparison", "learning_curves")
+    folder = "x](javascript:run()) `<img src=y onerror=run()>"
+    for study in ("laptop", folder):
+        for number, strategy in enumerate(("single", "ddp")):
+            system = {**(GPU if number else MACHINE), "cpu": EVIL}
+            system |= {"accelerator": EVIL} if number else {}
+            about = {"system": system, "provenance": {**CODE, "git_commit": f"`<b>{number}"}}
+            make_run(study=study, strategy=strategy, **about)
+    write_study(Study(name="laptop", question=EVIL, base=SPEC), tree)
+    tree.notes.write_text(f'study,note\n{folder},"<script>note()</script>"\n')
+    done = redraw(tree, figures=tree.figures)
+    assert len(done.pages) == 3
+    for page in done.pages:
+        html = rendered(page.read_text().replace("<!-- written by", "").replace("by hand -->", ""))
+        assert alive(html) == formulas(html) == []
+    words = " ".join(EVIL.split())
+    page = (tree.figures / "laptop" / "README.md").read_text()
+    assert shown(rendered(page)).count(words) >= 2
+    assert page.splitlines()[0].startswith("# H100 ")
+    for study in ("laptop", folder):
+        result = load("comparison", str(tree.root), study)
+        texts = [result.answer, *result.parts]
+        found = [one._repr_markdown_() for one in texts if hasattr(one, "_repr_markdown_")]
+        assert len(found) == 2
+        html = rendered("\n\n".join(found))
+        assert alive(html) == formulas(html) == []
+        table = result.parts[-1]
+        assert alive(table._repr_html_(), "div", "style") == []

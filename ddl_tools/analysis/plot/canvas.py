@@ -140,7 +140,7 @@ def frame(
     grid = figure.add_gridspec(len(heights), columns, height_ratios=list(heights))
     axes = [figure.add_subplot(grid[divmod(place, columns)]) for place in range(len(panels))]
     for ax, name in zip(axes, names, strict=True):
-        ax.set_title(name, loc="left")
+        ax.set_title(name, loc="left", parse_math=False)  # it names a machine
         if note:
             ax.spines[:].set_color(style.PALE)
             ax.tick_params(color=style.PALE, labelcolor=style.PALE_INK)
