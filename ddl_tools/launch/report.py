@@ -1,9 +1,11 @@
 """A report that can be sent: the notebooks that show results, executed, as a folder of plain HTML.
 
-Pictures are inside the pages, which load nothing from elsewhere and need no JavaScript.
+Pictures are inside the pages, which load nothing from elsewhere and need no JavaScript. Records may
+be somebody else's: no page runs a script that a record or its notebook holds.
 """
 
 import base64
+import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +29,18 @@ INDEX = "index.html"
 MARKER = ".ddl-report"  # names the files of a report, one a line: nothing else is removed
 FIGURE = "comparison.png"  # answers the question of a study
 TEMPLATE = Path(__file__).with_name("report.html.j2")
+# What notebooks become; the rest of HTML is shown as text. Addresses are links or in the page.
+_TAGS = {
+    *("h1", "h2", "h3", "h4", "h5", "h6", "p", "div", "blockquote", "pre", "br", "hr"),
+    *("ul", "ol", "li", "dl", "dt", "dd", "table", "thead", "tbody", "tfoot", "tr", "th", "td"),
+    *("a", "img", "span", "code", "em", "strong", "i", "b", "u", "s", "del", "sub", "sup", "abbr"),
+}
+_ATTRIBUTES = {"a": ["title"], "img": ["alt", "width", "height"], "td": ["colspan", "rowspan"],
+               "th": ["colspan", "rowspan"]}  # fmt: skip
+_ADDRESSES = {
+    ("a", "href"): re.compile(r"(https?://|mailto:|[\w./%-]*(#|$))"),
+    ("img", "src"): re.compile(r"data:image/(png|jpeg|svg\+xml);base64,"),
+}
 
 
 class Page(NamedTuple):
@@ -181,12 +195,29 @@ def _write_page(notebook: Path, target: Path, folder: Path, code: bool = False) 
         exclude_input=not code,
         exclude_input_prompt=True,
         exclude_output_prompt=True,
+        sanitize_html=True,  # leaves out scripts of outputs; its own filter spoils headings
+        filters={"clean_html": lambda html: html},
     )
-    body, _ = exporter.from_notebook_node(content)
+    body = _sanitized(exporter.from_notebook_node(content)[0])
     title = content.cells[0].source.partition("\n")[0].lstrip("# ")
     path = target.relative_to(folder)
     _fill(target, title=title, up="../" * (len(path.parts) - 1), body=body, pages=[], studies=[])
     return Page(title, str(path))
+
+
+def _sanitized(body: str) -> str:
+    """Return HTML in which all that could run or load something is shown as text."""
+    import bleach  # type: ignore[import-untyped]
+
+    body = re.sub(r"<style\b.*?</style>", "", body, flags=re.S)  # of tables; it would be shown
+    schemes = ["http", "https", "mailto", "data"]
+    return str(bleach.clean(body, tags=_TAGS, attributes=_is_allowed, protocols=schemes))
+
+
+def _is_allowed(tag: str, name: str, value: str) -> bool:
+    if address := _ADDRESSES.get((tag, name)):
+        return bool(address.match(value))
+    return name in ("class", "id", *_ATTRIBUTES.get(tag, ()))
 
 
 def _fill(target: Path, **values: Any) -> None:

@@ -13,9 +13,11 @@ from markupsafe import escape
 from ddl_core.errors import LaunchError, RecordError
 from ddl_tools.launch import report
 from ddl_tools.launch.report import write_report
-from ddl_tools.records.ledger import find_study
+from ddl_tools.records.ledger import find_study, write_study
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree
-from tests.analysis.conftest import CODE, MACHINE, MakeRun, write_laptop, writer
+from ddl_tools.study import Study
+from tests.analysis.conftest import CODE, MACHINE, SPEC, MakeRun, write_laptop, writer
+from tests.analysis.hostile import EVIL, alive
 
 pytestmark = pytest.mark.notebook
 
@@ -73,6 +75,54 @@ def test_a_report_is_whole_and_stands_alone(sent: tuple[Tree, Path]) -> None:
     assert "18 runs: 18 completed" in text
     assert 'src="data:image/png' in text
     assert "import load" not in text
+
+
+def test_no_text_of_a_record_becomes_a_script(
+    tree: Tree, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = {**MACHINE, "cpu": EVIL, "accelerator": EVIL}
+    runs = [make_run(strategy=one, system=system) for one in ("single", "ddp")]
+    write_study(Study(name="laptop", question=EVIL, base=SPEC), tree)
+    cells = [nbformat.v4.new_markdown_cell(f"# A run {EVIL}"), nbformat.v4.new_raw_cell(EVIL)]
+    cells += [
+        nbformat.v4.new_code_cell("run()", outputs=[output])
+        for output in (
+            nbformat.v4.new_output("stream", text=EVIL),
+            nbformat.v4.new_output("error", ename=EVIL, evalue=EVIL, traceback=[EVIL]),
+            *(
+                nbformat.v4.new_output("display_data", data={kind: EVIL}, metadata=about)
+                for kind, about in (
+                    ("text/html", {}),
+                    ("text/html", {"text/html": {"isolated": True}}),
+                    ("text/markdown", {}),
+                    ("text/latex", {}),
+                    ("text/plain", {}),
+                    ("application/javascript", {}),
+                    ("image/svg+xml", {}),
+                    ("image/png", {"image/png": {"width": "1 onload=run()"}}),
+                )
+            ),
+        )
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), RunFiles(runs[0]).notebook)
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    shutil.copy(NOTEBOOKS / "11_throughput.ipynb", folder)
+    monkeypatch.setattr(report, "NOTEBOOKS", folder)
+    index = write_report(tree, tmp_path / "sent")
+    pages = sorted(index.parent.rglob("*.html"))
+    assert len(pages) == 3
+    ours = "html head meta title style body nav main div pre h3 b i details summary"
+    for page in pages:
+        text = page.read_text()
+        assert alive(text, *ours.split()) == []
+        assert "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline';" in text
+    text = (index.parent / "11_throughput.html").read_text()
+    assert 'src="data:image/png' in text
+    assert "<h1" in text
+    assert "<th>" in text
+    assert "&lt;p&gt;" not in text
+    assert "&lt;th&gt;" not in text
 
 
 @pytest.fixture
