@@ -33,6 +33,9 @@ COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 # have one per job) leaves no room.
 MAX_LENGTH = 40
 PREFIX = "p-"  # of such a folder
+# Keeps the current folder, which may be a stranger's, out of the `sys.path` of Python processes.
+# Python takes any text; this one tells our variable from one that the user has set.
+SAFE_PATH, OURS = "PYTHONSAFEPATH", "ddl"
 
 # Asks the system to send SIGTERM when the parent dies, then becomes the command. Popen's preexec_fn
 # may deadlock in a process with threads, as a notebook kernel is.
@@ -74,8 +77,42 @@ def start(
 
 
 def import_path() -> str:
-    """Return a ``PYTHONPATH`` with this package, so that a checkout need not be installed."""
-    return os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
+    """Return a ``PYTHONPATH`` with this package, so that a checkout need not be installed.
+
+    An empty item of the user's would be the current folder, and is left out.
+    """
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([str(HOME), *filter(None, given)])
+
+
+def imports() -> dict[str, str]:
+    """Return the variables by which Python processes of ours find modules.
+
+    What the user starts may import what lies beside it: see `users_environment`.
+    """
+    return {"PYTHONPATH": import_path(), SAFE_PATH: OURS}
+
+
+@contextmanager
+def safe_imports() -> Iterator[None]:
+    """Let Python processes that start meanwhile import nothing from the current folder.
+
+    That includes processes that libraries start, such as those of `multiprocessing`.
+    """
+    if os.environ.get(SAFE_PATH):
+        yield
+        return
+    os.environ[SAFE_PATH] = OURS
+    try:
+        yield
+    finally:
+        os.environ.pop(SAFE_PATH, None)
+
+
+def users_environment() -> dict[str, str]:
+    """Return the environment for programs of the user, without the effect of `safe_imports`."""
+    own = os.environ.get(SAFE_PATH) == OURS
+    return {name: value for name, value in os.environ.items() if not own or name != SAFE_PATH}
 
 
 def inherited() -> dict[str, str]:

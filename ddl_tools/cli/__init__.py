@@ -18,6 +18,7 @@ from ddl_core.errors import STOPPED, DDLError, SpecError
 try:
     from ddl_tools.cli import data, slurm, study, tools
     from ddl_tools.cli.recommend import recommend
+    from ddl_tools.processes import safe_imports
 except KeyboardInterrupt:  # Ctrl-C in the first moment
     sys.exit(STOPPED)
 
@@ -33,7 +34,8 @@ class Application(click.Group):
         try:
             for name in ("DDL_STALL_TIMEOUT", "DDL_SETUP_TIMEOUT"):
                 _check_seconds(name)
-            return super().invoke(ctx)
+            with safe_imports():
+                return super().invoke(ctx)
         except DDLError as error:
             raise click.ClickException(str(error)) from None
         except KeyboardInterrupt:

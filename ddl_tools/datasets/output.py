@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from tqdm import tqdm
 from ddl_core.errors import DataError
 from ddl_core.files import replacing
 from ddl_core.system import die_with_parent
+from ddl_tools.processes import safe_imports
 from ddl_tools.records.provenance import available_cores
 
 T = TypeVar("T")
@@ -151,8 +152,11 @@ def parallel(
     # Not fork, as tqdm.contrib.concurrent would: the caller may hold threads and locks (torch).
     spawn = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(processes, spawn, initializer=_start_worker) as pool:
-            yield from bar(pool.map(work, tasks, chunksize=chunk))
+        with ExitStack() as stack:
+            with safe_imports():  # all processes start here
+                pool = ProcessPoolExecutor(processes, spawn, initializer=_start_worker)
+                results = stack.enter_context(pool).map(work, tasks, chunksize=chunk)
+            yield from bar(results)
     except BrokenProcessPool:
         raise DataError(
             f"one of {processes} processes was killed, or ran out of memory; run the same command "

@@ -13,7 +13,7 @@ from ddl_tools.doctor.finding import Finding
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.script import USER
 from ddl_tools.launch.slurm.site import Site
-from ddl_tools.processes import Passing
+from ddl_tools.processes import Passing, users_environment
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.provenance import file_system
 
@@ -117,7 +117,12 @@ def _shell(line: str) -> "subprocess.CompletedProcess[str]":
     """Run a line in a login shell; `timeout` ends it with all that it started."""
     limited = ["timeout", "--kill-after=5", f"{SHELL_PATIENCE_S}", "bash", "-lc", line]
     done = subprocess.run(
-        limited, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        limited,
+        env=users_environment(),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     if done.returncode == LATE:
         done.stderr = f"over {SHELL_PATIENCE_S:.0f} s"

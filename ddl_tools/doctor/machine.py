@@ -3,6 +3,7 @@
 A package that hangs or crashes at import is then a finding instead of the end of the doctor.
 """
 
+import os
 import platform
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ from ddl_tools.emulation import nodes
 from ddl_tools.launch import interpreters
 from ddl_tools.launch.preflight import check_data, check_room
 from ddl_tools.launch.slurm.site import brought_sites
+from ddl_tools.processes import imports
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.provenance import available_cores, file_system
 
@@ -174,7 +176,8 @@ def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Fi
             capture_output=True,
             text=True,
             timeout=patience_s,
-            cwd=PROJECT,  # a checkout need not be installed
+            env={**os.environ, **imports()},
+            cwd=PROJECT,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:

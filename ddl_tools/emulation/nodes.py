@@ -17,7 +17,7 @@ from pathlib import Path
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_tools.emulation import namespaces
-from ddl_tools.processes import import_path
+from ddl_tools.processes import imports
 
 PROGRAMS, PACKAGE = ("ip", "tc"), "iproute2"
 SUPPORT_TIMEOUT_S = 60.0
@@ -115,7 +115,7 @@ def check_support() -> None:
     try:
         done = subprocess.run(
             [sys.executable, "-c", TRY],
-            env={**os.environ, "PYTHONPATH": import_path()},
+            env={**os.environ, **imports()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -11,7 +11,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_tools.emulation.nodes import Wiring
 from ddl_tools.launch import interpreters
-from ddl_tools.processes import compiled, import_path, inherited
+from ddl_tools.processes import compiled, imports, inherited
 
 # Set by a job of several runs before each of them.
 BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"
@@ -137,7 +137,7 @@ def environment(spec: RunSpec) -> Mapping[str, str]:
     threads = str(spec.cpu_threads)
     return {
         **inherited(),
-        "PYTHONPATH": import_path(),
+        **imports(),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": "1",  # NumPy's; as in a fork of the server

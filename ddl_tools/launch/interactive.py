@@ -61,6 +61,10 @@ class _Controller(LocalControllerLauncher):
         leash = [sys.executable, "-I", "-S", "-c", processes.LEASH, str(os.getpid())]
         return [*leash, *super().find_args()]
 
+    def get_env(self) -> dict[str, str]:
+        """Return the environment of the controller."""
+        return {**super().get_env(), **processes.imports()}
+
     def _log_output(self, stop_data: Any = None) -> None:
         """Leave the log where it is: ipyparallel would read and remove it."""
 

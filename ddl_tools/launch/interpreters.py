@@ -93,7 +93,7 @@ def _path(library: str) -> list[str]:
 @cache
 def _asked(python: Path) -> list[str]:
     """Ask an interpreter that this checkout has not made: its packages may lie anywhere."""
-    code = "import sys; print(*sys.path[1:], sep='\\n')"
+    code = "import sys; print(*filter(None, sys.path), sep='\\n')"  # '' is the current folder
     try:
         done = subprocess.run(
             [python, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True

@@ -65,7 +65,7 @@ RANK = "RANK={:06d}"
 def _server(environment: Mapping[str, str]) -> Iterator[str]:
     """Start a server, and end it with its ranks; yield its address."""
     token = uuid.uuid4().hex
-    own = {SPACE: SPACE_VALUE, "PYTHONPATH": processes.import_path()}
+    own = {SPACE: SPACE_VALUE} | processes.imports()
     # It must not have threads.
     own |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
     # Any other look for a GPU spoils CUDA in forks.

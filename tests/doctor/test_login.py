@@ -8,6 +8,7 @@ from ddl_core.config import RunSpec
 from ddl_tools.doctor import login_node
 from ddl_tools.doctor.finding import Finding
 from ddl_tools.launch.slurm.site import Site
+from ddl_tools.processes import safe_imports
 from ddl_tools.records.paths import results
 from tests.doctor.conftest import NODES
 from tests.launch.fixtures import Mount
@@ -75,6 +76,13 @@ def test_modules(home: Path, alone: StandIns, modules, state, words) -> None:
     assert one.state == state
     assert words in one.detail
     assert state == "ok" or "module avail" in one.remedy
+
+
+def test_modules_are_loaded_with_the_users_own_variables(home: Path, alone: StandIns) -> None:
+    (home / ".bash_profile").write_text("module() { env >~/seen; }")
+    with safe_imports():  # as in all that `ddl` does
+        assert found(modules=("GCC",))["modules"].state == "ok"
+    assert "PYTHONSAFEPATH" not in (home / "seen").read_text()
 
 
 def test_a_module_system_that_hangs_is_a_finding(home, alone, monkeypatch) -> None:

@@ -96,12 +96,15 @@ def test_jupyter_starts_it(
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     install("--site", site)
+    (tmp_path / "beside.py").write_text("")  # the notebook
 
     code = (
         "import json, os, sys, ddl_core; "
         "from ddl_tools.launch.commands import Allocation; "
         "names = ['OF_SITE', 'MASTER_ADDR', 'MASTER_PORT']; "
+        "import beside; "
         "assert 'SRUN_CPUS_PER_TASK' not in os.environ; "  # srun refuses an empty one
+        "assert 'PYTHONSAFEPATH' not in os.environ; "
         "print(json.dumps([ddl_core.__file__, sys.executable, Allocation.current().srun, "
         "*[os.environ[name] for name in names]]))"
     )

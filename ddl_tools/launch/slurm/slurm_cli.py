@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_core.errors import LaunchError
+from ddl_tools.processes import users_environment
 
 TIMEOUT_S = 60.0
 JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)  # --parsable: "17", or "17;cluster"
@@ -62,6 +63,7 @@ def call(program: str, *arguments: str) -> str:
     try:
         return subprocess.run(
             [program, *arguments],
+            env=users_environment(),  # a job inherits it
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
