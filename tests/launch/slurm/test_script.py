@@ -5,6 +5,7 @@ To store new texts after a wanted change:  DDL_WRITE_GOLDEN=1 python -m pytest T
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ddl_core.errors import SpecError
 from ddl_tools.launch.slurm.script import JobPaths, Options, render, srun_argv
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.slurm.submit import node_hours
+from tests.commands import output
 from tests.fields import EMULATED
 
 GOLDEN = Path(__file__).parent / "sbatch"
@@ -177,3 +179,24 @@ def test_a_projects_path_is_no_command(tmp_path: Path) -> None:
     )
     assert done.stdout == str(project)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_job_imports_nothing_from_the_folder_in_which_it_was_submitted(tmp_path: Path) -> None:
+    """Its program is a Python that says where it looks; the site's own lines keep the default."""
+    setup = (f'export PYTHONPATH="$PYTHONPATH::/modules:"; env >{tmp_path}/seen',)
+    caches = str(tmp_path / "caches")
+    site = find_site("generic").model_copy(update={"setup": setup, "caches": caches})
+    package = tmp_path / "project" / "ddl_tools" / "launch" / "slurm"
+    package.mkdir(parents=True)
+    (package / "job.py").write_text("import sys; print(*sys.path, sep='\\n')")
+    place = JobPaths(PATHS.run_dirs, tmp_path / "project", sys.executable)
+    (tmp_path / "submitted").mkdir()
+    said = output(
+        *("bash", "-c", render([RunSpec(**ONE_NODE)], site, ASKED, place)),
+        cwd=tmp_path / "submitted",
+        **{"PYTHONPATH": ":/mine::", "SLURM_JOB_ID": 17, "MASTER_ADDR": "here"},
+    )
+    folders = said.splitlines()
+    assert folders[:3] == [str(tmp_path / "project"), "/mine", "/modules"]
+    assert str(tmp_path / "submitted") not in folders
+    assert "PYTHONSAFEPATH" not in (tmp_path / "seen").read_text()

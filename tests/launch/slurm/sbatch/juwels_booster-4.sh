@@ -42,10 +42,14 @@ export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=
 MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)i"
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
+# The job imports nothing from the folder in which it was submitted: -P, and no empty item.
+PYTHONPATH="$(tr -s : <<<"$PYTHONPATH")"
+PYTHONPATH="${PYTHONPATH#:}" PYTHONPATH="${PYTHONPATH%:}"
+
 # Told to stop, the run ends its ranks and says so in its record. At the notice of the time limit it
 # is told so by USR1; before it listens, that ends it, which leaves nothing behind.
 limit=0
-/shared/venv/python -m ddl_tools.launch.slurm.job '/shared/results/runs/a study/run' &
+/shared/venv/python -P -m ddl_tools.launch.slurm.job '/shared/results/runs/a study/run' &
 run=$!
 trap 'kill -TERM "$run" 2>/dev/null' TERM
 trap 'limit=1; kill -USR1 "$run" 2>/dev/null' USR1
