@@ -114,7 +114,7 @@ def test_one_job_gets_all_runs_and_the_sum_of_their_limits(tmp_path: Path, sbatc
         script = RunFiles(block[0].directory).script.read_text()
         assert f"#SBATCH --job-name=ddl-small-4x1-r{block[0].spec.repeat}\n" in script
         assert "#SBATCH --time=03:00:00\n" in script
-        given = re.findall(r"^  ?(\S+/small/\S+)|job (\S+) ", script, re.MULTILINE)
+        given = re.findall(r"^  ?(\S+/small/\S+)|slurm\.job (\S+) ", script, re.MULTILINE)
         assert [Path("".join(one)) for one in given] == [item.directory for item in block]
         log = RunFiles(block[0].directory).logs / f"slurm-{number}.log"
         log.write_text("said")
