@@ -23,6 +23,7 @@ NAMES: dict[str, dict[Any, str]] = {
     "data_format": {"folder": "folders", "tfrecord": "TFRecord"},
     "optimizer": {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"},
     "lr_scaling": {"linear": "linear scaling", "sqrt": "square-root scaling"},
+    "dali_decode": {"gpu": "", "cpu": "decoding on the CPU"},  # of one loader alone
     "precision": {},
     "emulated": {True: "emulated", False: "measured"},
     "schedule": {
@@ -73,7 +74,7 @@ def labels(runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str]
     """
     rows = [dict(run) for run in runs]
     names = varying(rows, without)
-    return [", ".join(_parts(row, names)) for row in rows]
+    return [", ".join(filter(None, _parts(row, names))) for row in rows]
 
 
 class Names(dict[str, str]):
