@@ -214,10 +214,10 @@ class RunRecord(Strict):
     @property
     def outdated(self) -> str:
         """What has changed since this run was first started; empty where nothing has."""
-        entry = registry.known("loader", self.spec.loader)
+        loader = self.spec.loader
         versions = {
             "method": (self.method_version, METHOD_VERSION),
-            f"loader {self.spec.loader!r}": (self.loader_version, entry.version if entry else 1),
+            f"loader {loader!r}": (self.loader_version, loader_version(loader)),
         }
         return ", ".join(
             f"{what} has version {now} now, the run has {then}"
@@ -232,8 +232,8 @@ class RunRecord(Strict):
                 f"run {self.run_id} was begun by older code: {self.outdated}; "
                 f"`ddl study run {self.study}` moves it aside and begins anew"
             )
-        entry = registry.known("loader", self.spec.loader)
-        self.method_version, self.loader_version = METHOD_VERSION, entry.version if entry else 1
+        self.method_version = METHOD_VERSION
+        self.loader_version = loader_version(self.spec.loader)
         self.attempts.append(attempt)
 
     def close_attempts(self, cause: Failure, ended_utc: str | None) -> None:
@@ -246,6 +246,7 @@ class RunRecord(Strict):
     def plan(cls, study: str, spec: RunSpec, data_dir: str | None = None) -> "RunRecord":
         """Return the record of a run that has not started."""
         return cls(
+            loader_version=loader_version(spec.loader),
             study=study,
             run_id=spec.run_id,
             spec=spec,
@@ -254,6 +255,12 @@ class RunRecord(Strict):
             created_utc=now(),
             data_dir=data_dir,
         )
+
+
+def loader_version(loader: str) -> int:
+    """Return the version of a loader as it is here."""
+    entry = registry.known("loader", loader)
+    return entry.version if entry else 1
 
 
 class EpochRecord(Strict):
