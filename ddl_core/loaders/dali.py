@@ -230,27 +230,25 @@ class Dali(FileLoader):
         self._training = self._split == "train"
         self._of_records = spec.data_format == "tfrecord"
         self.own_order = self._training and self._of_records
-        self._reader: Reader | None = None
-        self._pipeline: Pipeline | None = None
+        self._built: tuple[Reader, Pipeline] | None = None
         if self._of_records and len(self._files):
             self._files.read(0)  # names a record without a label, before any is trained on
 
     def set_epoch(self, epoch: int) -> None:
         """Choose order and crops, and build the pipeline, which reads no image yet."""
         super().set_epoch(epoch)
-        self._pipeline = None  # its memory is free before the next one takes some
-        self._reader, self._pipeline = self._build(epoch)
+        self._built = None  # its memory is free before the next one takes some
+        self._built = self._build(epoch) if len(self) else None
 
     def _batches(self) -> Iterator[Batch]:
-        if self._pipeline is None:
-            self.set_epoch(self._plan.epoch)
-        reader, pipeline = self._reader, self._pipeline
-        self._pipeline = None  # one that is left half-way is not used again
-        assert reader is not None
+        if not len(self):  # of an evaluation with more ranks than images
+            return
+        reader, pipeline = self._built or self._build(self._plan.epoch)
+        self._built = None  # one that is left half-way is not used again
         left = None if self._training else len(self._own())
         for _ in range(len(self)):
             try:
-                pixels, *names = pipeline.run()  # type: ignore[union-attr]
+                pixels, *names = pipeline.run()
             except RuntimeError as error:
                 raise self._fault(reader, error) from None
             images = self._pixels(pixels)

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ddl_core.config import RunSpec
-from ddl_core.data.tfrecord import shards_folder, shards_in
+from ddl_core.data.folder import class_folders
+from ddl_core.data.tfrecord import list_records, shards_folder, shards_in
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.files import cannot_write
 from ddl_tools import gpus
@@ -86,7 +87,10 @@ def _check_ranks(spec: RunSpec, found: int) -> None:
 
 
 def check_data(folder: Path, data_format: str) -> None:
-    """Check that `folder` looks like images in `data_format` and may be read."""
+    """Check that `folder` looks like images in `data_format` and may be read.
+
+    Of class folders it looks at the names, of TFRecord at the indices and the first record.
+    """
     made = f"import {folder.name}" if folder.name in PUBLIC_SETS else "sample"
     what = "it" if folder.name in PUBLIC_SETS else "a sample set"
     remedy = f"make {what} with `ddl data {made}`, or name another folder with --data DIR"
@@ -105,6 +109,10 @@ def check_data(folder: Path, data_format: str) -> None:
             f"{parts[0]} has no TFRecord shards (train-00000-of-...); make them from image files "
             f"with `ddl data convert {folder}`, or leave data_format out"
         )
+    if data_format == "tfrecord":
+        list_records(parts[0], "train").read(0)
+    else:
+        class_folders(folder / "train")
 
 
 def check_room(folder: Path) -> None:
