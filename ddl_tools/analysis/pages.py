@@ -5,6 +5,7 @@ Blocks are written between markers, from records and from the CSVs of figures dr
 
 from collections import Counter
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -149,7 +150,7 @@ def confirmations(tree: Tree) -> str:
     rows: list[tuple[object, ...]] = []
     items: list[str] = []
     for path in sorted(tree.figures.glob("*/comparison.csv")):
-        name, points = path.parent.name, pd.read_csv(path)
+        name, points = path.parent.name, read_points(path)
         decisions = points["decision"].dropna()
         if decisions.empty:
             continue
@@ -175,6 +176,11 @@ def results(tree: Tree, judged: pd.DataFrame) -> str:
     return f"{_published(tree)}\n\n{markdown.table(columns, [row for row in rows if row])}"
 
 
+def read_points(path: Path) -> pd.DataFrame:
+    """Read the numbers of a figure; a commit such as 73e28947 is no number."""
+    return pd.read_csv(path, dtype={"commit": "string"})
+
+
 def _answer(
     tree: Tree, question: str, study: str, figure: str, which: tuple[int, ...]
 ) -> Row | None:
@@ -182,7 +188,7 @@ def _answer(
     path = tree.figures / study / f"{figure}.csv"
     if not path.exists():
         return None
-    points = pd.read_csv(path)
+    points = read_points(path)
     sentences = ANSWERS[figure].sentences(points)
     text = " ".join(sentences[one] for one in which if one < len(sentences))
     # The README says for all rows what two cores can show.

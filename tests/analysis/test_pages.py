@@ -83,3 +83,11 @@ def test_without_marks_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(DataError, match=r"README\.md"):
             pages.write(Tree(tmp_path))
         assert text is None or path.read_text() == text
+
+
+def test_a_commit_that_looks_like_a_number_stays_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "comparison.csv"
+    path.write_text("label,commit\nnative,73e28947\nDALI (CPU),12345678;73e28947\n")
+    assert pages.read_points(path)["commit"].tolist() == ["73e28947", "12345678;73e28947"]
+    path.write_text("label,commit\nnative,73e28947\n")
+    assert pages.read_points(path)["commit"].str.split(";").tolist() == [["73e28947"]]
