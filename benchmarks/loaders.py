@@ -38,8 +38,8 @@ from ddl_tools.datasets.bench import exhaust, open_loader, stages
 from ddl_tools.datasets.convert import plan_conversion
 from ddl_tools.records.paths import results
 
-MINUTES = 8
-BATCH, BATCHES, SIZE = 64, 3, 224
+MINUTES = 6
+BATCH, BATCHES, SIZE = 64, 6, 224
 QUIET_S, LOOK_S = 0.1, 0.01
 IMAGES = BATCH * BATCHES
 STAGES_IMAGES = 256

@@ -4,7 +4,9 @@ from typing import Any
 import pytest
 
 from ddl_core.config import RunSpec
+from ddl_core.data.tfrecord import ENCODED, LABEL
 from ddl_core.errors import DataError, NotInstalledError, RecordError, SpecError
+from ddl_tools.datasets.records import example, frame, write_index
 from ddl_tools.gpus import count
 from ddl_tools.launch import preflight
 from ddl_tools.launch.preflight import check_data, check_room, check_run
@@ -99,12 +101,31 @@ def test_data_that_are_not_whole_are_named_with_a_remedy(tmp_path: Path) -> None
     with pytest.raises(DataError, match="val: No such file"):
         check_data(tmp_path, "folder")
     (tmp_path / "val").mkdir()
+    with pytest.raises(DataError, match="has no class folders"):
+        check_data(tmp_path, "folder")
+    (tmp_path / "train" / "cat").mkdir()
     check_data(tmp_path, "folder")
     with pytest.raises(DataError, match="ddl data convert"):
         check_data(tmp_path, "tfrecord")
     (tmp_path / "tfrecord").mkdir()
     (tmp_path / "tfrecord" / "train-00000-of-00001").touch()
-    check_data(tmp_path, "tfrecord")
+    with pytest.raises(DataError, match="ddl data index"):
+        check_data(tmp_path, "tfrecord")
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [({}, "no feature image/class/label"), ({LABEL: 0}, "labels count from 1")],
+)
+def test_records_without_a_label_are_named_before_ranks_start(
+    features: dict[str, int], words: str, tmp_path: Path
+) -> None:
+    shard = tmp_path / "train-00000-of-00001"
+    content = frame(example({ENCODED: b"", **features}))
+    shard.write_bytes(content)
+    write_index(shard, [(0, len(content))])
+    with pytest.raises(DataError, match=words):
+        check_data(tmp_path, "tfrecord")
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
