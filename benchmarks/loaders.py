@@ -102,6 +102,7 @@ class Epochs:
             "image_size": SIZE,
             "local_batch_size": BATCH,
             "loader_workers": int(loader.startswith("dali")),
+            "checkpoint_every": 0,
         }
         self.spec = RunSpec(**{**values, **fields})
         self.loader = open_loader(self.spec, data)

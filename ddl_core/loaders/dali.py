@@ -80,9 +80,14 @@ class Files:
 
     def __init__(self, images: Dataset, plan: BatchSampler) -> None:
         assert isinstance(images.listing, ImageList)
-        self._images, self._listing = images, images.listing
-        self._batches = iter(plan)
+        self._images, self._listing, self._plan = images, images.listing, plan
         self._begun: deque[Indices] = deque()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin the plan's epoch."""
+        self._batches = iter(self._plan)
+        self._begun.clear()
 
     def read(self, _folder: Path) -> tuple[Any, ...]:
         """Put the reader into a pipeline."""
@@ -214,9 +219,11 @@ class Records:
 
 
 class Dali(FileLoader):
-    """Both DALI loaders. A pipeline serves one epoch, so a resumed run repeats an undisturbed one.
+    """Both DALI loaders. The clock starts when a pipeline is built, and then it reads.
 
-    The clock starts when it is built; it reads its first image afterwards.
+    A pipeline of files lives on, so that its memory is not filled anew in each epoch. One of
+    records serves one epoch, as does one of a run that may be resumed: its random numbers begin
+    with the epoch, so that a resumed run repeats an undisturbed one.
     """
 
     on_gpu: ClassVar[bool]  # resizes there, and decodes there unless `dali_decode` says otherwise
@@ -230,13 +237,18 @@ class Dali(FileLoader):
         self._training = self._split == "train"
         self._of_records = spec.data_format == "tfrecord"
         self.own_order = self._training and self._of_records
+        self._lives_on = not self._of_records and not (self._training and spec.checkpoint_every)
         self._built: tuple[Reader, Pipeline] | None = None
         if self._of_records and len(self._files):
             self._files.read(0)  # names a record without a label, before any is trained on
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose order and crops, and build the pipeline, which reads no image yet."""
+        """Choose order and crops, and make the pipeline ready, which reads no image yet."""
         super().set_epoch(epoch)
+        if self._built and isinstance(self._built[0], Files) and self._lives_on:
+            self._built[0].begin()
+            self._built[1].reset()
+            return
         self._built = None  # its memory is free before the next one takes some
         self._built = self._build(epoch) if len(self) else None
 
@@ -246,7 +258,7 @@ class Dali(FileLoader):
         reader, pipeline = self._built or self._build(self._plan.epoch)
         self._built = None  # one that is left half-way is not used again
         left = None if self._training else len(self._own())
-        for _ in range(len(self)):
+        for last in range(len(self) - 1, -1, -1):
             try:
                 pixels, *names = pipeline.run()
             except RuntimeError as error:
@@ -256,6 +268,8 @@ class Dali(FileLoader):
             if left is not None:  # DALI fills a last batch with images of the beginning
                 images, labels, numbers = images[:left], labels[:left], numbers[:left]
                 left -= len(numbers)
+            if last == 0 and self._lives_on:
+                self._built = reader, pipeline
             yield images, torch.from_numpy(labels).to(self._device, non_blocking=True), numbers, 0
 
     def _fault(self, reader: Reader, error: RuntimeError) -> DataError:

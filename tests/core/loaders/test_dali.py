@@ -1,6 +1,7 @@
 """DALI: its graphs for a GPU, its epochs, its crops, and records that it orders itself."""
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -94,6 +95,40 @@ def test_an_epoch_is_the_same_after_a_stop(form, data):
     assert list(got) == list(want)
     assert all(torch.equal(got[number][0], image) for number, (image, _) in want.items())
     assert list(images_of(open_loader("dali_cpu", data, **fields, seed=1), 1)) != list(want)
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_a_pipeline_lives_on_where_no_run_is_resumed(split, data, monkeypatch):
+    from nvidia.dali.pipeline import Pipeline
+
+    plain, calls = Pipeline.build, []
+    monkeypatch.setattr(
+        Pipeline, "build", lambda self: self._built or calls.append(1) or plain(self)
+    )
+    one, other = (open_loader("dali_cpu", data, split, checkpoint_every=0) for _ in range(2))
+    shown = []
+    for epoch in range(3):
+        one.set_epoch(epoch)
+        taken = list(itertools.islice(one, len(one)))  # a training asks for no batch beyond
+        labels = [label for _, labels in taken for label in labels.tolist()]
+        want = images_of(other, epoch)
+        assert np.concatenate(one.seen).tolist() == list(want)
+        assert labels == [label for _, label in want.values()]
+        native = images_of(open_loader("native", data, split), epoch)
+        assert list(want) == list(native)
+        shown.append(want)
+    assert len(calls) == 2
+    first, last = shown[0], shown[-1]
+    same = [torch.equal(first[number][0], last[number][0]) for number in first.keys() & last.keys()]
+    assert all(same) if split == "eval" else not any(same)
+
+
+def test_a_pipeline_that_was_left_half_way_is_not_used_again(data):
+    loader = open_loader("dali_cpu", data, checkpoint_every=0)
+    loader.set_epoch(0)
+    next(iter(loader))
+    want = images_of(open_loader("native", data), 1)
+    assert list(images_of(loader, 1)) == list(want)
 
 
 def test_images_do_not_depend_on_the_number_of_threads(data):
