@@ -13,7 +13,6 @@ import pandas as pd
 from tqdm import tqdm
 
 from ddl_core.errors import RecordError
-from ddl_core.registry import title
 from ddl_tools.analysis import result_page
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import all_reduce
@@ -30,17 +29,14 @@ from ddl_tools.analysis.tables import (
     DAMAGED,
     UNKNOWN,
     WINDOW_COLUMNS,
-    WITHDRAWN,
     counts,
     empty_table,
     is_emulated,
     profiles_table,
     runs_table,
-    whole,
     windows_table,
     write_tables,
 )
-from ddl_tools.labels import phrase
 from ddl_tools.records.ledger import find_study, former_folders
 from ddl_tools.records.paths import NAME_RESULTS, Tree, existing
 from ddl_tools.records.storage import write_atomically
@@ -147,7 +143,6 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
         for row in tables.runs[tables.runs["status"].isin((DAMAGED, UNKNOWN))].to_dict("records")
     ]
     notes = _not_drawn(tables.runs, len(former_folders(study, tree)) if study else 0)
-    notes += _own_order(tables.runs)
     sections: dict[str, str] = {}
     findings: list[str] = []
     for name, question in QUESTIONS.items():
@@ -205,22 +200,12 @@ def _not_drawn(runs: pd.DataFrame, strays: int) -> list[str]:
     kinds = {
         "damaged (ddl study verify)": int((runs["status"] == DAMAGED).sum()),
         "of plug-ins that are not installed here": int((runs["status"] == UNKNOWN).sum()),
-        **runs.loc[runs["status"] == WITHDRAWN, "damage"].value_counts().to_dict(),
         "not planned any more": strays,
     }
     texts = [f"{number} {kind}" for kind, number in kinds.items() if number]
     if is_emulated(runs).any() and not is_emulated(runs).all():
         texts.append(f"{int(is_emulated(runs).sum())} emulated")
     return [f"Runs not drawn: {', '.join(texts)}."] if texts else []
-
-
-def _own_order(runs: pd.DataFrame) -> list[str]:
-    """Return a sentence on the loaders whose training images have another order than the plan's."""
-    own = whole(runs)
-    own = own[own["image_order"] == "loader"]
-    names = sorted({f"{title('loader', row.loader)} with {phrase('data_format', row.data_format)}"
-                    for row in own.itertuples()})  # fmt: skip
-    return [f"Images in the loader's own order: {', '.join(names)}."] if names else []
 
 
 def _remove_others(folder: Path, kept: set[str]) -> None:

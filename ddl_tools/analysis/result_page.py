@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
+from ddl_core.registry import title
 from ddl_tools import markdown
 from ddl_tools.analysis.answers import ANSWERS, MOST_ROWS
 from ddl_tools.analysis.configurations import specs
@@ -21,8 +22,8 @@ from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.ratio_answers import unconfirmed
-from ddl_tools.analysis.tables import counts, is_emulated, whole
-from ddl_tools.labels import plural
+from ddl_tools.analysis.tables import WITHDRAWN, counts, is_emulated, whole
+from ddl_tools.labels import phrase, plural
 from ddl_tools.markdown import code, escape
 from ddl_tools.records.paths import PROJECT, Tree
 
@@ -140,7 +141,8 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
     title = tables.study.question if tables.study else study
     ends = "A bracket holds the ends of a bar; the caption says which interval it is."
     remarks = map(escape, notes(tree, study))
-    texts = [made, about, *_read_again(runs), *_emulated(runs, folder), *remarks, ends]
+    orders = [*_own_order(runs), *_withdrawn(runs)]
+    texts = [made, about, *_read_again(runs), *orders, *_emulated(runs, folder), *remarks, ends]
     return title, " ".join(filter(None, texts))
 
 
@@ -179,6 +181,21 @@ def _read_again(runs: pd.DataFrame) -> list[str]:
         for name, images, times in sorted(found)
         if times > 1
     ]
+
+
+def _own_order(runs: pd.DataFrame) -> list[str]:
+    """Return a sentence on the loaders whose training images have another order than the plan's."""
+    own = whole(runs)
+    own = own[own["image_order"] == "loader"]
+    names = sorted({f"{title('loader', row.loader)} with {phrase('data_format', row.data_format)}"
+                    for row in own.itertuples()})  # fmt: skip
+    return [f"Images in the loader's own order: {escape(', '.join(names))}."] if names else []
+
+
+def _withdrawn(runs: pd.DataFrame) -> list[str]:
+    """Return a sentence on runs whose numbers no figure uses any more, and why."""
+    reasons = runs.loc[runs["status"] == WITHDRAWN, "damage"].unique()
+    return [f"Not drawn: {escape(reason)}." for reason in reasons]
 
 
 def _emulated(runs: pd.DataFrame, folder: Path) -> list[str]:
