@@ -110,7 +110,9 @@ def check_data(folder: Path, data_format: str) -> None:
             f"with `ddl data convert {folder}`, or leave data_format out"
         )
     if data_format == "tfrecord":
-        list_records(parts[0], "train").read(0)
+        records = list_records(parts[0], "train")
+        if len(records):
+            records.read(0)  # names one without a label
     else:
         class_folders(folder / "train")
 
