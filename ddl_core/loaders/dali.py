@@ -195,8 +195,10 @@ class Records:
         found = np.array(labels.as_tensor()).ravel().astype(np.int64) - 1  # from 1
         offsets = [self._offset(bytes(places.at(one)).decode()) for one in range(len(found))]
         numbers = self._numbers[np.searchsorted(self._offsets, offsets)]
-        for number in numbers[(found < 0) | (found >= self._images.most_classes)].tolist():
-            self._images.read(number)  # which says what is wrong with the label
+        wrong = numbers[(found < 0) | (found >= self._images.most_classes)].tolist()
+        if wrong:
+            self._images.read(wrong[0])  # which says what is wrong with the label
+            raise DataError(f"DALI reads a wrong label of {self._images.name(wrong[0])}; {CHECK}")
         return found, numbers
 
     def _offset(self, name: str) -> int:
