@@ -49,7 +49,7 @@ def columns(record: RunRecord) -> dict[str, str | int | None]:
         "threads": _text(system.get("threads")),
         "switches": _text(system.get("settings")),
         "communication": _joined([*_own(record, STRATEGIES[spec.strategy]), *_items(messages)]),
-        "loader_software": _joined([*_loader(record), *_version(record)]),
+        "loader_software": _joined(_loader(record)),
     }
 
 
@@ -97,13 +97,10 @@ def _own(record: RunRecord, entry: Entry) -> list[str]:
 
 
 def _loader(record: RunRecord) -> list[str]:
+    """Return what belongs to the loader of a run, and its version if it has several."""
     entry = known("loader", record.spec.loader)
-    return _own(record, entry) if entry else []
-
-
-def _version(record: RunRecord) -> list[str]:
-    """Return the version of a loader that has several."""
-    return [f"version {record.loader_version}"] if record.loader_version > 1 else []
+    version = [f"version {record.loader_version}"] if record.loader_version > 1 else []
+    return [*(_own(record, entry) if entry else []), *version]
 
 
 def _variables(record: RunRecord, entry: Entry) -> list[str]:

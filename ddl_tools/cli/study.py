@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
-ENDED = ("completed", "failed", "interrupted", "damaged", "outdated")
+ENDED = (*state.SETTLED, "failed", "interrupted")
 
 
 @click.command()
@@ -212,8 +212,7 @@ class _Watcher:
         entries = ledger(definition, tree, self._entry)
         before, self._states = self._states, [item.state for item in entries]
         # The queue says nothing of other runs.
-        settled = ("completed", "damaged", "outdated")
-        if not any(item.job_id and item.state not in settled for item in entries):
+        if not any(item.job_id and item.state not in state.SETTLED for item in entries):
             return entries
         if self._states == before and time.monotonic() < self._due:
             return reconcile.with_queue(entries, self._queue)

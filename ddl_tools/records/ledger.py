@@ -29,6 +29,8 @@ INTERRUPTED = Interrupted.__name__  # kind of failure of a run that was stopped
 PATIENCE_S = 1.0  # `is_locked` holds a lock for a moment, too
 TO_RUN: tuple[State, ...] = ("missing", "planned", "interrupted", "outdated")
 TO_RETRY: tuple[State, ...] = (*TO_RUN, "failed", "damaged")
+# Of which a queue has nothing to say.
+SETTLED: tuple[State, ...] = ("completed", "damaged", "outdated")
 
 
 @dataclass(frozen=True)
@@ -146,11 +148,13 @@ def plan_one(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None
     if spec.work == "probe":
         raise SpecError("work = 'probe': only `ddl doctor` starts probes; choose 'train' or 'load'")
     directory = tree.study(study) / spec.run_id
-    if entry(spec, directory).state == "outdated":
+    found = entry(spec, directory)
+    if found.state not in ("missing", "outdated"):
+        return found
+    if found.state == "outdated":
         _move_aside(directory, study, tree)
-    if entry(spec, directory).state == "missing":
-        folder = data_folder(spec, tree, data_dir)
-        write_record(directory, RunRecord.plan(study, spec, portable(folder) if folder else None))
+    folder = data_folder(spec, tree, data_dir)
+    write_record(directory, RunRecord.plan(study, spec, portable(folder) if folder else None))
     return entry(spec, directory)
 
 

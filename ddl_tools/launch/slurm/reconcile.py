@@ -11,7 +11,14 @@ from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.script import job_name, may_be_of
 from ddl_tools.launch.slurm.slurm_cli import HELD, RUNNING, EndedJob, Queue, QueuedJob, ended
 from ddl_tools.records.failures import INTERRUPTIONS, classify
-from ddl_tools.records.ledger import INTERRUPTED, Entry, State, entry, finish_idle_run
+from ddl_tools.records.ledger import (
+    INTERRUPTED,
+    SETTLED,
+    Entry,
+    State,
+    entry,
+    finish_idle_run,
+)
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Failure, RunRecord
 
@@ -41,7 +48,7 @@ def with_queue(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
 
 
 def _with_queue(item: Entry, jobs: Queue | None) -> Entry:
-    if item.job_id is None or jobs is None or item.state in ("completed", "damaged", "outdated"):
+    if item.job_id is None or jobs is None or item.state in SETTLED:
         return item
     job = queued(item, jobs)
     if job is None:
