@@ -135,12 +135,11 @@ class Records:
     ) -> None:
         self._images, self._options = images, options
         self._batches, self._batch_size = batches, batch_size
-        self._left = self._given = 0
+        self._left, self._given = batches, 0
         self._paths: list[str] = []
         self._indices: list[tuple[Path, Places | None]] = []  # with the places of a part
         self._starts: dict[str, int] = {}  # of each path, as if all files were one
         self._numbers, self._offsets = numbers, self._add(numbers)
-        self._left = batches
 
     def _add(self, numbers: Indices) -> Indices:
         """Note the files of some images and their indices; return the offset of each record."""
@@ -233,9 +232,12 @@ class Dali(FileLoader):
     def _prepare(self) -> None:
         spec = self._spec
         if self.on_gpu and self._device.type != "cuda":
-            raise SpecError(f"loader {spec.loader!r} needs a GPU, and this rank has none; "
-                            f"use {spec.loader.replace('gpu', 'cpu')!r}")  # fmt: skip
+            instead = spec.loader.replace("gpu", "cpu")
+            raise SpecError(
+                f"loader {spec.loader!r} needs a GPU, and this rank has none; use {instead!r}"
+            )
         self.decoder = "mixed" if self.on_gpu and spec.dali_decode == "gpu" else "cpu"
+        self._half = self._device.type == "cuda" and spec.precision == "fp16"
         self._training = self._split == "train"
         self._of_records = spec.data_format == "tfrecord"
         self.own_order = self._training and self._of_records
@@ -312,7 +314,7 @@ class Dali(FileLoader):
         """Return a batch of DALI's as a tensor (n, 3, size, size) on the device."""
         output = decoded.as_tensor()
         if self._device.type == "cuda":
-            kind = torch.float16 if self._spec.precision == "fp16" else torch.float32
+            kind = torch.float16 if self._half else torch.float32
             images = torch.empty(torch.Size(output.shape()), dtype=kind, device=self._device)
             feed_ndarray(output, images, torch.cuda.current_stream())
         else:
@@ -403,8 +405,8 @@ class Dali(FileLoader):
             self._moved(images), size=fn.cast(fn.stack(*resized), dtype=types.FLOAT), **LINEAR
         )
         # Python rounds a half to the even number.
-        corner = [(side - size) // 2 + ((side - size) & ((side - size) // 2) & 1)
-                  for side in resized]  # fmt: skip
+        spare = [side - size for side in resized]
+        corner = [one // 2 + (one & (one // 2) & 1) for one in spare]
         # By name: a constant among the inputs would lie on the GPU, and each batch wait for it.
         images = fn.slice(images, start=fn.stack(*corner), shape=[size, size], axis_names="HW")
         return self._normalised(images)
@@ -415,10 +417,9 @@ class Dali(FileLoader):
 
     def _normalised(self, images: Any, **mirror: Any) -> Any:
         """Return finished images in the memory format of the run, on its device."""
-        on_gpu = self._device.type == "cuda"
         return fn.crop_mirror_normalize(
-            images.gpu() if on_gpu else images,
-            dtype=types.FLOAT16 if on_gpu and self._spec.precision == "fp16" else types.FLOAT,
+            images.gpu() if self._device.type == "cuda" else images,
+            dtype=types.FLOAT16 if self._half else types.FLOAT,
             output_layout="HWC" if self._spec.channels_last else "CHW",
             mean=[255 * value for value in MEAN],
             std=[255 * value for value in STD],

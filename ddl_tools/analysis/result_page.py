@@ -141,8 +141,8 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
     title = tables.study.question if tables.study else study
     ends = "A bracket holds the ends of a bar; the caption says which interval it is."
     remarks = map(escape, notes(tree, study))
-    orders = [*_own_order(runs), *_withdrawn(runs)]
-    texts = [made, about, *_read_again(runs), *orders, *_emulated(runs, folder), *remarks, ends]
+    facts = [*_read_again(runs), *_own_order(runs), *_withdrawn(runs), *_emulated(runs, folder)]
+    texts = [made, about, *facts, *remarks, ends]
     return title, " ".join(filter(None, texts))
 
 
@@ -187,8 +187,10 @@ def _own_order(runs: pd.DataFrame) -> list[str]:
     """Return a sentence on the loaders whose training images have another order than the plan's."""
     own = whole(runs)
     own = own[own["image_order"] == "loader"]
-    names = sorted({f"{title('loader', row.loader)} with {phrase('data_format', row.data_format)}"
-                    for row in own.itertuples()})  # fmt: skip
+    pairs = own[["loader", "data_format"]].drop_duplicates().itertuples(index=False)
+    names = sorted(
+        f"{title('loader', one)} with {phrase('data_format', form)}" for one, form in pairs
+    )
     return [f"Images in the loader's own order: {escape(', '.join(names))}."] if names else []
 
 
