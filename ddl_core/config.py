@@ -84,8 +84,10 @@ class RunSpec(BaseModel):
         "of batch normalisation (a divisor of `accumulation`)",
     )
     epochs: Positive = Field(90, description="number of epochs")
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
-        "fp32", description="arithmetic of forward and backward pass"
+    precision: Literal["fp32", "tf32", "torch", "bf16", "fp16"] = Field(
+        "fp32",
+        description="arithmetic of forward and backward pass; torch: PyTorch's own default, on a "
+        "GPU TF32 in convolutions alone",
     )
     channels_last: bool = Field(False, description="NHWC memory format")
     compile: bool = Field(False, description="compilation of the network by torch.compile")

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 def configure(spec: RunSpec) -> None:
     """Set threads and arithmetic of this process.
 
-    ``fp32`` means full single precision: torch would otherwise let cuDNN use TF32.
+    ``fp32`` means full single precision. ``torch`` means torch's own default on a GPU: cuDNN may
+    use TF32 in convolutions, and matrix products may not.
     """
     torch.set_num_threads(spec.cpu_threads)
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = spec.precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = spec.precision in ("tf32", "torch")
     torch.backends.cuda.matmul.allow_tf32 = spec.precision == "tf32"
 
 

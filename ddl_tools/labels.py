@@ -24,7 +24,7 @@ NAMES: dict[str, dict[Any, str]] = {
     "optimizer": {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"},
     "lr_scaling": {"linear": "linear scaling", "sqrt": "square-root scaling"},
     "dali_decode": {"gpu": "", "cpu": "decoding on the CPU"},  # of one loader alone
-    "precision": {},
+    "precision": {"torch": "TF32 in convolutions"},
     "emulated": {True: "emulated", False: "measured"},
     "schedule": {
         "step": "step",

@@ -218,7 +218,8 @@ def _keep_differing(table: pd.DataFrame) -> None:
 
 
 def _work(row: dict, varying: list[str]) -> str:
-    parts = [f"{row['image_size']} px", f"batch {row['local_batch_size']}", str(row["precision"])]
+    parts = [f"{row['image_size']} px", f"batch {row['local_batch_size']}"]
+    parts += [phrase("precision", row["precision"])]
     parts += ["channels_last"] if row["channels_last"] else []
     parts += ["compiled"] if row["compile"] else []
     parts += [text for name in varying if (text := _phrase(name, row[name]))]

@@ -6,6 +6,7 @@ It is a README.md, which code-hosting sites show with the folder. An index leads
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def shared_settings(runs: pd.DataFrame) -> str:
         "model": style.model_name,
         "image_size": "{} px".format,
         "local_batch_size": "batch {}".format,
-        "precision": str,
+        "precision": partial(phrase, "precision"),
     }
     if is_emulated(runs).any():  # the size of images changes nothing
         del words["image_size"]

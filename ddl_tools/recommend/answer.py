@@ -195,7 +195,7 @@ class Answer:
         advice = "more or faster GPUs"
         if self.leader.device == "cpu":
             advice = "a GPU"
-        elif self.leader.precision == "fp32":
+        elif self.leader.precision in ("fp32", "torch"):
             advice = "--precision bf16, which halves the work and rounds differently"
         return "; ".join([COMPUTE, *parts]), f"{advice}: the arithmetic takes most of the time"
 

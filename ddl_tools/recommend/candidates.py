@@ -227,7 +227,7 @@ def describe(spec: RunSpec) -> str:
         plural(spec.world_size, "rank"),
         f"{plural(spec.loader_workers, 'loader process')} each",
     ]
-    parts += [spec.precision] if spec.device == "cuda" else []
+    parts += [phrase("precision", spec.precision)] if spec.device == "cuda" else []
     parts += [name for name in ("channels_last", "compile") if getattr(spec, name)]
     return ", ".join(parts)
 

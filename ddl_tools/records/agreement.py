@@ -54,7 +54,8 @@ class Group:
         """
         one = self.records[0]
         return (
-            (one.spec.framework, one.spec.precision, one.spec.compile) == ("torch", "fp32", False)
+            (one.spec.framework, one.spec.compile) == ("torch", False)
+            and one.spec.precision in ("fp32", "torch")  # the same arithmetic on the CPU
             and (one.system or {}).get("device") == "cpu"
             and one.spec.nodes == 1
             and one.world_size <= 2

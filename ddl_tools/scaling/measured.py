@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddl_core.config import RunSpec
-from ddl_tools.labels import labels, plural
+from ddl_tools.labels import labels, phrase, plural
 from ddl_tools.records.damage import examine
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
@@ -136,7 +136,8 @@ def _configuration(
         sizes=tuple(sorted({one.world_size for one in records})),
         sources=(
             f"{plural(len(records), 'run')} in {', '.join(folders)}",
-            f"{spec.image_size} px, batch {spec.local_batch_size}, {spec.precision}",
+            f"{spec.image_size} px, batch {spec.local_batch_size}, "
+            f"{phrase('precision', spec.precision)}",
         ),
         throughput=rate,
         in_jobs=all(one.job_id is not None for one in records),

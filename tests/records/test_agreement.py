@@ -125,6 +125,11 @@ def test_runs_that_trained_nothing_hold_nothing_to_compare() -> None:
     assert groups(loading) == []
 
 
+def test_precision_torch_promises_the_same_as_fp32_on_the_cpu() -> None:
+    (group,) = groups([run(strategy=name, precision="torch") for name in ("ddp", "horovod")])
+    assert group.promised
+
+
 @pytest.mark.parametrize(
     "changes",
     [

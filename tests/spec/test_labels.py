@@ -68,6 +68,7 @@ def test_a_strategy_s_settings_are_told_of_its_own_runs() -> None:
         ("pin_memory", False, "no pinned memory"),
         ("loader", "dali_gpu", "DALI (GPU)"),
         ("model", "unheard_of", "unheard_of"),
+        ("precision", "torch", "TF32 in convolutions"),
         ("data_format", "folder", "folders"),
         ("train_images", None, "all training images"),
         ("train_images", 1_281_167, "training images 1281167"),

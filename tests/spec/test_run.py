@@ -41,6 +41,7 @@ def test_run_id_is_readable_and_depends_on_changed_fields_only():
         ({"batch": 3}, ["batch", "unknown field", "local_batch_size"]),
         ({"local_batch_size": 0}, ["local_batch_size", "0", "greater than 0"]),
         ({"precision": "fp8"}, ["precision", "'fp8'", "bf16"]),
+        ({"precision": "torch", "framework": "keras"}, ["precision = 'torch'", "leave it out"]),
         ({"base_lr": float("nan")}, ["base_lr", "nan"]),
         ({"strategy": "single", "gpus_per_node": 2}, ["single", "= 2", "ddp"]),
         ({"strategy": "single", "ddp_bucket_mb": 1}, ["ddp_bucket_mb", "'ddp'", "'single'"]),
