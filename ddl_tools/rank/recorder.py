@@ -57,7 +57,8 @@ class RunRecorder:
         self.first = rank == 0
         self._environment = relevant_variables(os.environ)
         own = self.files.progress if self.first else None
-        self.progress = Progress(own, self.spec.epochs, publish)
+        compiles = self.spec.compile and self.spec.work == "train"
+        self.progress = Progress(own, self.spec.epochs, publish, compiles)
         self.slots = SlotClient(directory, rank)
         self._slot: Slot | None = None
         self._emulation = EmulationFiles(self.files.attempt(len(self.record.attempts) - 1))

@@ -13,8 +13,9 @@ Standing = dict[str, Any]
 
 INTERVAL_S = 1.0
 WAITING = "waiting"  # phase of a rank while other configurations measure
-# What may take minutes: loader processes start, and the first batch; torch.compile; cuDNN's choice.
-FIRST_STEP = "first step"
+# Stages of a phase's first step, which may take minutes: loader processes start, and a first batch
+# comes; cuDNN chooses; torch.compile works for the longest time, and so names the stage.
+FIRST_STEP, COMPILING = "first step", "compiling"
 
 Publish = Callable[[dict[str, Any]], None]
 
@@ -63,11 +64,18 @@ class Progress:
     """Writer of the state of a rank.
 
     `path` is ``progress.json`` of the run, None on all ranks but 0. `publish` is also called with
-    each state, on every rank that has one.
+    each state, on every rank that has one. `compiles` says that first steps compile the network.
     """
 
-    def __init__(self, path: Path | None, epochs: int, publish: Publish | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        epochs: int,
+        publish: Publish | None = None,
+        compiles: bool = False,
+    ) -> None:
         self._path, self._publish = path, publish
+        self._first = COMPILING if compiles else FIRST_STEP
         self._state: dict[str, Any] = {"phase": "setup", "epoch": 0, "epochs": epochs}
         self._images_per_step = 0
         self._begun = self._written = 0.0
@@ -80,7 +88,7 @@ class Progress:
 
     def begin(self, phase: str, epoch: int, images_per_step: int) -> None:
         """Enter a phase: ``train``, ``eval``, ``waiting`` or ``done``."""
-        self._enter(phase, epoch, images_per_step, FIRST_STEP if phase in self._ahead else None)
+        self._enter(phase, epoch, images_per_step, self._first if phase in self._ahead else None)
 
     def _enter(self, phase: str, epoch: int, images_per_step: int, stage: str | None) -> None:
         self._state |= {"phase": phase, "epoch": epoch, "stage": stage}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddl_tools.launch.screen import LogScreen, TerminalScreen, in_notebook, screen
+from ddl_tools.launch.screen import LogScreen, TerminalScreen, in_notebook, rank_table, screen
 from ddl_tools.records.progress import fraction
 
 
@@ -43,6 +43,15 @@ def test_a_log_gets_a_line_per_change_that_matters(capsys: pytest.CaptureFixture
     assert lines[1].endswith("done, first]")
     assert lines[2].startswith("run 2/2 |############")
     assert lines[2].endswith("starting the ranks, second]")
+
+
+def test_a_bar_and_the_table_of_ranks_say_that_a_run_compiles(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    compiling = state(stage="compiling", step=0, images_per_s=None)
+    LogScreen(1).show(0, "a run", compiling)
+    assert capsys.readouterr().err.strip().endswith("epoch 2/4 train, compiling, a run]")
+    assert "epoch 2/4 train, compiling" in rank_table([{**compiling, "rank": 0, "host": "here"}])
 
 
 def test_starts_at_another_pace_tell_no_time_to_go(
