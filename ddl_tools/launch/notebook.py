@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from ddl_core.errors import DDLError, Interrupted, LaunchError
+from ddl_core.errors import DDLError, Interrupted, LaunchError, NotInstalledError
 from ddl_core.files import cannot_write
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.processes import Passing, import_path
@@ -26,6 +27,7 @@ from ddl_tools.records.run import Failure, RunRecord, Status, read_record
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
 KERNEL_START_S = 120
 KERNEL_LOG = "kernel.log"
+ERROR_LOG = "notebook.log"  # in the run's logs: the traceback of an error that was not expected
 CANCEL_PATIENCE_S = 30.0
 ASK_EVERY_S = 1.0
 
@@ -56,8 +58,22 @@ def execute(
     """Execute `notebook` with `parameters`; `target` then holds the executed copy.
 
     `target` is replaced in one step, also when a cell failed: it then shows the error.
-    `on_kernel` is called with the manager of the kernel before it starts.
+    `on_kernel` is called with the manager of the kernel before it starts. `NotInstalledError` if a
+    package is missing.
     """
+    try:
+        _execute(notebook, target, parameters, on_kernel)
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise NotInstalledError(
+            f"executing {notebook.name} needs the package {package!r}, which is not installed",
+            remedy="run `make env` to install it",
+        ) from error
+
+
+def _execute(
+    notebook: Path, target: Path, parameters: dict[str, Any], on_kernel: Callable[[Any], None]
+) -> None:
     with without_iri_grammar():
         import papermill
     from jupyter_core.utils import ensure_event_loop
@@ -153,14 +169,15 @@ def submit(run_dir: Path) -> "LocalJob":
         raise LaunchError(complete_text(record, run_dir))
     if is_locked(run_dir):
         raise LaunchError(f"run {record.run_id} is being run by another process")
-    return LocalJob(run_dir)
+    return LocalJob(run_dir, record)
 
 
 class LocalJob:
-    """A run that a thread of this process drives."""
+    """A run that a thread of this process drives; `record` is what is known before it begins."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, record: RunRecord) -> None:
         self.run_dir = run_dir
+        self._before = record
         self._kernel: Any = None
         self._error: DDLError | None = None
         self._stopped = False
@@ -214,16 +231,34 @@ class LocalJob:
                 {"run_dir": str(self.run_dir)},
                 self._keep_kernel,
             )
-        except DDLError as error:
+        except BaseException as error:  # of any kind: nobody sees what a thread raises
             # A kernel that is interrupted while it starts does not survive.
-            self._error = Interrupted("told to stop") if self._stopped else error
-            # One that did not start or was killed has left the record as it was.
-            unended = ("planned", "submitted", "running")
+            self._error = Interrupted("told to stop") if self._stopped else self._expected(error)
             try:
-                if not is_locked(self.run_dir) and self.state in unended:
+                if not is_locked(self.run_dir) and self._is_unended():
                     finish_run(self.run_dir, Failure.of_error(self._error))
-            except DDLError as unwritten:  # it has the reason too
-                self._error = unwritten
+            except Exception as unwritten:  # it has the reason too
+                self._error = self._expected(unwritten)
+
+    def _is_unended(self) -> bool:
+        """Say whether the record lacks the end: the kernel did not start, or was killed."""
+        record = read_record(self.run_dir)
+        return record.status in ("planned", "submitted", "running") or record == self._before
+
+    def _expected(self, error: BaseException) -> DDLError:
+        """Return `error` as one of this project; the traceback of another one is kept."""
+        if isinstance(error, DDLError):
+            return error
+        log = RunFiles(self.run_dir).logs / ERROR_LOG
+        with suppress(OSError):
+            log.parent.mkdir(exist_ok=True)
+            log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        kind = type(error).__name__
+        return LaunchError(
+            f"the notebook of the run was not executed: {kind}: {error}",
+            remedy=f"the traceback is in {log}",
+            category=classify(kind, str(error)),
+        )
 
     def _keep_kernel(self, manager: Any) -> None:
         self._kernel = manager

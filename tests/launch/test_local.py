@@ -13,9 +13,10 @@ import pytest
 from ddl_core.errors import DDLError, Interrupted, LaunchError
 from ddl_tools.launch.notebook import execute, submit
 from ddl_tools.records.ledger import entry
+from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.progress import read_progress
-from ddl_tools.records.run import read_record
-from tests.launch.running import ENDLESS, change, planned, processes_of, wait_for
+from ddl_tools.records.run import Failure, read_record
+from tests.launch.running import ENDLESS, change, error_of, planned, processes_of, wait_for
 
 
 def small_notebook(path: Path, *cells: str) -> Path:
@@ -63,6 +64,54 @@ def test_what_the_notebook_could_not_record_is_recorded(
     with pytest.raises(LaunchError, match="Interrupted" if stopped else "did not start"):
         job.wait(timeout=10)
     assert entry(read_record(run_dir).spec, run_dir).state == state
+
+
+def test_a_package_that_is_missing_is_named_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "papermill", None)  # as if it were not installed
+    run_dir = planned()
+    with pytest.raises(LaunchError, match=r"the package 'papermill'.*not installed.*make env"):
+        submit(run_dir).wait(timeout=60)
+    error = error_of(run_dir)
+    assert (error.kind, error.category) == ("NotInstalledError", "environment")
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), SystemExit("odd"), OSError("odd")])
+def test_an_error_of_any_kind_is_recorded_and_its_traceback_kept(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ddl_tools.launch.notebook.execute", fail)
+    run_dir = planned()
+    with pytest.raises(LaunchError, match=f"was not executed: {type(error).__name__}: odd"):
+        submit(run_dir).wait(timeout=10)
+    assert error_of(run_dir).category == "code"
+    assert "in fail" in (RunFiles(run_dir).logs / "notebook.log").read_text()
+
+
+def test_an_error_that_meets_an_error_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("odd")
+
+    for name in ("execute", "finish_run"):
+        monkeypatch.setattr(f"ddl_tools.launch.notebook.{name}", fail)
+    with pytest.raises(LaunchError, match="odd"):
+        submit(planned()).wait(timeout=10)
+
+
+def test_a_run_that_is_tried_again_does_not_keep_its_old_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise LaunchError("the new one")
+
+    monkeypatch.setattr("ddl_tools.launch.notebook.execute", fail)
+    run_dir = planned()
+    change(run_dir, status="failed", error=Failure.of("Killed", "the old one"))
+    with pytest.raises(LaunchError, match="the new one"):
+        submit(run_dir).wait(timeout=10)
+    assert "the new one" in error_of(run_dir).message
 
 
 @pytest.mark.notebook
