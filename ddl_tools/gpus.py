@@ -2,11 +2,13 @@
 
 import os
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ddl_core.errors import LaunchError
 
 PATIENCE_S = 30
+MIB = 2**20
 # pip prefers the pinned version's build of that index to PyPI's, which is for the newest CUDA.
 INDEX = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu126 make env"
 
@@ -27,9 +29,43 @@ def listed() -> Listed | None:
     return Listed(rows[0][0], names) if names else None
 
 
-def ask(fields: str, form: str) -> list[str]:
-    """Return a line for each GPU from ``nvidia-smi``; none where it is not there, or fails."""
-    command = ["nvidia-smi", f"--query-gpu={fields}", f"--format={form}"]
+def free_bytes() -> list[int | None]:
+    """Return the free memory of each GPU that the driver shows.
+
+    None: a GPU that shares the memory of the machine, or a part of one, has no number: "[N/A]".
+    """
+    return [_bytes(line) for line in ask("memory.free", "csv,noheader,nounits")]
+
+
+def bytes_of(pids: Collection[int]) -> list[int] | None:
+    """Return the memory that processes hold on each GPU that the driver shows.
+
+    None where it names none of them: they hold nothing there, or it sees them by other numbers, as
+    in some containers.
+    """
+    uuids = [line.strip() for line in ask("uuid", "csv,noheader")]
+    told = ask("gpu_uuid,pid,used_memory", "csv,noheader,nounits", of="compute-apps")
+    rows = [line.split(", ") for line in told if line.count(", ") == 2]
+    found = [
+        (uuids.index(uuid), amount)
+        for uuid, pid, used in rows
+        if uuid in uuids and pid in map(str, pids) and (amount := _bytes(used)) is not None
+    ]
+    if not found:
+        return None
+    return [sum(amount for place, amount in found if place == one) for one in range(len(uuids))]
+
+
+def _bytes(mib: str) -> int | None:
+    return int(mib) * MIB if mib.strip().isdecimal() else None
+
+
+def ask(fields: str, form: str, of: str = "gpu") -> list[str]:
+    """Return a line for each GPU from ``nvidia-smi``; none where it is not there, or fails.
+
+    With `of` ``compute-apps``, a line for each process on each GPU.
+    """
+    command = ["nvidia-smi", f"--query-{of}={fields}", f"--format={form}"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=True

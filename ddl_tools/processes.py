@@ -140,6 +140,21 @@ def of_ranks(token: str) -> list[psutil.Process]:
     return found
 
 
+def memory_bytes(of: Iterable[psutil.Process]) -> int:
+    """Return the main memory that processes hold; a page that several share counts once.
+
+    Of a process that does not let this user see what it shares, all of its pages count.
+    """
+    total = 0
+    for process in of:
+        with suppress(psutil.Error):
+            try:
+                total += process.memory_full_info().pss
+            except psutil.AccessDenied:
+                total += process.memory_info().rss
+    return total
+
+
 def freeze(token: str) -> list[psutil.Process]:
     """Stop the ranks that inherited `token`, and what they started, until `thaw`; return them.
 

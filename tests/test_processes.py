@@ -47,6 +47,28 @@ def test_everything_that_a_command_started_is_ended_and_nothing_else(tmp_path, t
         assert other.poll() is None
 
 
+def test_memory_of_processes_is_theirs_and_shared_pages_count_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os, time; kept = b'x' * 10**8; os.fork(); print(flush=True); time.sleep(300)"
+    parent = start("-c", code)
+    for _ in range(2):
+        parent.stdout.readline()
+    own = psutil.Process(parent.pid)
+    family = [own, *own.children()]
+    assert 1.0e8 < processes.memory_bytes(family) < 1.5e8
+
+    def denied(process: psutil.Process) -> None:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", denied)
+    assert 2.0e8 < processes.memory_bytes(family) < 3.0e8
+    for process in family:
+        process.kill()
+    psutil.wait_procs(family, timeout=10)
+    assert processes.memory_bytes(family) == 0
+
+
 def test_a_command_dies_with_its_parent(start: Start, tmp_path: Path, token: str) -> None:
     code = (
         "import os, sys, time; from pathlib import Path\n"

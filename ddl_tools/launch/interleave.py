@@ -35,10 +35,10 @@ from ddl_tools.records.progress import fraction, read_progress
 from ddl_tools.records.run import Slot
 from ddl_tools.study import Study
 
-MIB = 1024 * 1024
-GIB = 1024 * MIB
+GIB = 2**30
 MARGIN = 1.25  # a run may need so many times what the largest one took so far
 SPARE_BYTES = GIB  # for everything else on the machine
+HERE = "this machine"  # the name of its main memory
 POLL_S = 0.02
 SHOW_EVERY_S = 0.25
 
@@ -53,6 +53,7 @@ class ActiveRun:
     job: LocalJob
     requests: dict[int, Connection] = field(default_factory=dict)  # by rank; those that wait now
     last: bool = False  # there is no window to come
+    token: str = ""  # of its processes, once a rank has asked
     stopped: list[psutil.Process] = field(default_factory=list)
     reported: bool = False
 
@@ -97,8 +98,9 @@ class SlotServer:
                 continue
             run = runs[asks["run"]]
             run.requests[asks["rank"]], run.last = ready, asks["last"]
+            run.token = asks["token"]
             if run.waits:  # some frameworks have threads that are at work between windows
-                run.stopped = processes.freeze(asks["token"])
+                run.stopped = processes.freeze(run.token)
 
     def __enter__(self) -> Self:
         os.environ[INTERLEAVED] = self.address
@@ -198,7 +200,7 @@ class Block:
             run = self._runs[str(job.run_dir)] = ActiveRun(item, job)
             self._where = f"starting {item.spec.run_id}"
             self._wait_for(run, server)
-            memory.learn(item.spec)
+            memory.learn(item.spec, processes.carrying(run.token))
         return len(entries)
 
     def _wait_for(self, run: ActiveRun, server: SlotServer) -> None:
@@ -256,39 +258,61 @@ class Block:
 
 
 class MemoryNeed:
-    """Learns from runs that have started what the next one will need."""
+    """Learns from the processes of runs that have started what the next run will need.
+
+    Other programs take and give back memory meanwhile: the free memory of the machine would show
+    what they did as well.
+    """
 
     def __init__(self) -> None:
         self._free = free_bytes()
-        self._per_rank = dict.fromkeys(self._free, 0)
+        self._per_rank: dict[str, int] = {}
 
-    def learn(self, spec: RunSpec) -> None:
-        """Note what the run took that has just started."""
-        now = free_bytes()
-        for device, free in now.items():
-            taken = (self._free.get(device, free) - free) // spec.world_size
-            self._per_rank[device] = max(self._per_rank.get(device, 0), taken)
-        self._free = now
+    def learn(self, spec: RunSpec, own: list[psutil.Process]) -> None:
+        """Note what the processes of a run hold that has just started; none if it has ended."""
+        before, self._free = self._free, free_bytes()
+        if not own:
+            return
+        for device, taken in _held(own, before, self._free).items():
+            most = max(self._per_rank.get(device, 0), taken // spec.world_size)
+            self._per_rank[device] = most
 
     def fits(self, spec: RunSpec) -> bool:
-        """Say whether one more run finds memory."""
+        """Say whether one more run finds memory now."""
+        self._free = free_bytes()
         return all(
-            self._per_rank[device] * spec.world_size * MARGIN + SPARE_BYTES <= free
-            for device, free in self._free.items()
-            if self._per_rank[device]
+            need * spec.world_size * MARGIN + SPARE_BYTES <= self._free[device]
+            for device, need in self._per_rank.items()
+            if need and device in self._free
         )
 
     def __str__(self) -> str:
         return "; ".join(
             f"{device}: {self._free[device] / GIB:.1f} GiB free, {need / GIB:.1f} GiB for each rank"
             for device, need in self._per_rank.items()
-            if need
+            if need and device in self._free
         )
 
 
 def free_bytes() -> dict[str, int]:
     """Return the free memory of this machine and of each GPU that its driver shows."""
-    found = {"this machine": psutil.virtual_memory().available}
-    # A GPU that shares the memory of the machine, or a part of one, has no number: "[N/A]".
-    lines = enumerate(map(str.strip, gpus.ask("memory.free", "csv,noheader,nounits")))
-    return found | {f"GPU {number}": int(line) * MIB for number, line in lines if line.isdecimal()}
+    found = {HERE: psutil.virtual_memory().available}
+    known = {_gpu(number): free for number, free in enumerate(gpus.free_bytes())}
+    return found | {name: free for name, free in known.items() if free is not None}
+
+
+def _held(own: list[psutil.Process], before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """Return the memory that processes hold, by device.
+
+    On GPUs whose driver names none of them, it is the change of the free memory.
+    """
+    held = {HERE: processes.memory_bytes(own)}
+    on_gpus = {name: before.get(name, free) - free for name, free in now.items() if name != HERE}
+    told = gpus.bytes_of([one.pid for one in own]) if on_gpus else None
+    if told is not None:
+        on_gpus = {_gpu(number): amount for number, amount in enumerate(told)}
+    return held | on_gpus
+
+
+def _gpu(number: int) -> str:
+    return f"GPU {number}"

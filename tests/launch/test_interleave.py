@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -175,18 +176,74 @@ def _has_window(directory: Path) -> bool:
     return any(row.interleave for row in read_epochs(directory))
 
 
-def test_memory_is_what_the_largest_run_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    gib = 1024**3
-    free = iter([{"this machine": amount * gib} for amount in (20, 16, 15)])
-    monkeypatch.setattr("ddl_tools.launch.interleave.free_bytes", lambda: next(free))
+GIB = 1024**3
+RUN = [SimpleNamespace(pid=7), SimpleNamespace(pid=8)]  # stands in for its processes
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A machine of made-up memory: free here and on GPUs, and held by a run; in GiB."""
+    state: dict[str, Any] = {"free": 20, "held": 4, "gpus": [], "held_on_gpus": None}
+
+    def scaled(name: str) -> Any:
+        return state[name] and [one * GIB for one in state[name]]
+
+    here = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=state["free"] * GIB))
+    monkeypatch.setattr(interleave, "psutil", here)
+    monkeypatch.setattr(interleave.processes, "memory_bytes", lambda of: state["held"] * GIB)
+    monkeypatch.setattr(interleave.gpus, "free_bytes", lambda: scaled("gpus"))
+    monkeypatch.setattr(interleave.gpus, "bytes_of", lambda pids: scaled("held_on_gpus"))
+    return state
+
+
+TWO, SIX = (RunSpec(strategy="ddp", gpus_per_node=count) for count in (2, 6))
+
+
+def test_memory_is_what_the_largest_run_holds(machine: dict[str, Any]) -> None:
     memory = MemoryNeed()
-    two, six = (RunSpec(strategy="ddp", gpus_per_node=count) for count in (2, 6))
-    assert memory.fits(six)  # nothing is known yet
-    memory.learn(two)  # 2 GiB a rank
-    memory.learn(two)
-    assert memory.fits(two)
-    assert not memory.fits(six)
+    assert memory.fits(SIX)  # nothing is known yet
+    memory.learn(TWO, RUN)  # 2 GiB a rank
+    machine |= {"held": 3, "free": 15}
+    memory.learn(TWO, RUN)
+    assert memory.fits(TWO)
+    assert not memory.fits(SIX)
     assert str(memory) == "this machine: 15.0 GiB free, 2.0 GiB for each rank"
+
+
+def test_memory_that_others_take_meanwhile_is_no_need_of_a_run(machine: dict[str, Any]) -> None:
+    memory = MemoryNeed()
+    machine["free"] = 8  # another program has started, and will end again
+    memory.learn(TWO, RUN)
+    assert not memory.fits(SIX)
+    machine["free"] = 20
+    assert memory.fits(SIX)
+    assert str(memory) == "this machine: 20.0 GiB free, 2.0 GiB for each rank"
+
+
+def test_a_run_that_has_ended_teaches_nothing(machine: dict[str, Any]) -> None:
+    memory = MemoryNeed()
+    machine["free"] = 3
+    memory.learn(TWO, [])
+    assert memory.fits(SIX)
+    assert str(memory) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "need"),
+    [([6, 0], "GPU 0: 60.0 GiB free, 3.0 GiB"), (None, "GPU 0: 60.0 GiB free, 10.0 GiB")],
+    ids=["told by the driver", "not told"],
+)
+def test_memory_of_gpus_is_the_driver_s_word_or_what_is_missing(
+    machine: dict[str, Any], told: list[int] | None, need: str
+) -> None:
+    machine |= {"gpus": [80, 80], "held_on_gpus": told}
+    memory = MemoryNeed()
+    machine["gpus"] = [60, 80]
+    memory.learn(TWO, RUN)
+    here = "this machine: 20.0 GiB free, 2.0 GiB for each rank"
+    assert str(memory) == f"{here}; {need} for each rank"
+    machine["gpus"] = [6, 80]
+    assert not memory.fits(TWO)
 
 
 def test_a_rank_whose_study_is_gone_was_interrupted(
