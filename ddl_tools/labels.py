@@ -70,10 +70,12 @@ def labels(runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str]
 
     Two labels are equal only if their runs differ in nothing but `without`, such as `REPEATS`. A
     setting of a strategy is named for runs of this strategy; if several vary, for runs that change
-    it.
+    it. What follows from the number of ranks of a node is left out beside it.
     """
     rows = [dict(run) for run in runs]
     names = varying(rows, without)
+    if "gpus_per_node" in names:
+        names = varying(rows, (*without, *following(rows)))
     return [", ".join(filter(None, _parts(row, names))) for row in rows]
 
 
@@ -87,7 +89,7 @@ class Names(dict[str, str]):
 def named(runs: Iterable[RunSpec]) -> Names:
     """Return by `run_id` the name of each run of a list, and what it lacks in brackets."""
     specs = list(runs)
-    pairs = zip(specs, labels(specs, IN_RUN_ID), strict=True)
+    pairs = zip(specs, labels(specs, (*IN_RUN_ID, *following(specs))), strict=True)
     return Names(
         (spec.run_id, spec.run_id + (f" ({label})" if label else "")) for spec, label in pairs
     )
@@ -113,6 +115,17 @@ def varying(rows: Sequence[Mapping[str, Any]], without: Collection[str] = ()) ->
         if len(values) > 1:
             found.append(name)
     return found
+
+
+def following(runs: Iterable[RunSpec | Mapping[str, Any]]) -> list[str]:
+    """Return the fields whose values follow from the number of ranks of a node, in these runs.
+
+    Ranks share the cores of a node: where each number of ranks has one number of threads, a name
+    with the first need not have the second.
+    """
+    rows = [dict(run) for run in runs]
+    pairs = {(row["gpus_per_node"], row["cpu_threads"]) for row in rows}
+    return ["cpu_threads"] if len(pairs) == len({ranks for ranks, _ in pairs}) else []
 
 
 def called(library: str, strategy: str) -> str:

@@ -17,6 +17,8 @@ pytest_plugins = ["tests.launch.fixtures", "tests.browser"]
 # Set before torch, BLAS or matplotlib are imported, and inherited by the processes tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+# In what tests start as well: matplotlib found no room for the axes of a figure, and draws nothing.
+os.environ["PYTHONWARNINGS"] = "error:constrained_layout not applied"
 # nbformat imports in a tenth of the time without it; see `notebook.without_iri_grammar`.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[call-overload]
 # A shell lets what it starts with & ignore interrupts, and children inherit that; tests send some.

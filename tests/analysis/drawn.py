@@ -64,5 +64,6 @@ def leaves_the_page(figure: Figure) -> bool:
 
 
 def rows(figure: Figure) -> list[str]:
-    """Return the names of all rows of a figure, from the top."""
-    return [label.get_text() for ax in figure.axes for label in ax.get_yticklabels()]
+    """Return the names of all rows of a figure, each in one line, from the top."""
+    names = [label.get_text() for ax in figure.axes for label in ax.get_yticklabels()]
+    return [name.replace("\n", " ") for name in names]

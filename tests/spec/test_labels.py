@@ -6,7 +6,7 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.registry import REGISTRIES, STRATEGIES, Entry, title
-from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
+from ddl_tools.labels import IN_RUN_ID, REPEATS, following, labels, named, phrase
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.paths import STUDIES
 from tests.fields import ALONE, changed
@@ -41,6 +41,19 @@ def test_labels_name_only_what_varies() -> None:
     ]  # fmt: skip
     assert labels(specs[:1]) == [""]
     assert labels([]) == []
+
+
+def test_threads_that_follow_from_the_ranks_are_not_told() -> None:
+    several = [
+        RunSpec(strategy="ddp", gpus_per_node=ranks, cpu_threads=4 // ranks) for ranks in (1, 2, 4)
+    ]
+    assert following(several) == ["cpu_threads"]
+    assert labels(several) == ["ranks per node 1", "ranks per node 2", "ranks per node 4"]
+    assert labels(several, ("gpus_per_node",))[0] == "compute threads 4"
+    assert all("threads" not in name for name in named(several).values())
+    more = several[2].model_copy(update={"cpu_threads": 2})
+    assert following([*several, more]) == []
+    assert labels([*several, more])[3] == "ranks per node 4, compute threads 2"
 
 
 def test_data_that_no_file_holds_have_no_format() -> None:

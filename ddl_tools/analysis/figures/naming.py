@@ -9,7 +9,7 @@ from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
 from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.software import differing
-from ddl_tools.labels import REPEATS, labels, phrase, plural, varying
+from ddl_tools.labels import REPEATS, following, labels, phrase, plural, varying
 
 # Where and with what a run was made.
 PLACE = ["hardware", "device_used", "machine", "cpu_cores", "memory_gib", "software",
@@ -36,7 +36,7 @@ def names(firsts: pd.DataFrame) -> list[str]:
     """
     if len(firsts) == 1:
         return [common(firsts, _COMMON[:3])]
-    named = labels(specs(firsts), (*REPEATS, *NODES))
+    named = labels(specs(firsts), (*REPEATS, *NODES, *following(specs(firsts))))
     if _SIZE not in _varied(firsts):
         return named
     several = firsts["nodes"].nunique() > 1
@@ -61,16 +61,28 @@ def distinguished(firsts: pd.DataFrame) -> list[str]:
 
 
 def unsaid(firsts: pd.DataFrame) -> str:
-    """Return the defaults of the settings that a name omits where they have their default."""
+    """Return the settings that a name omits: those at their defaults, and those of ranks."""
     own: dict[str, list[str]] = {}
     for field in _varied(firsts):
         if strategy := owner(field):
             own.setdefault(strategy, []).append(phrase(field, RunSpec.model_fields[field].default))
-    return "; ".join(
+    defaults = [
         f"{title('strategy', strategy)}: {', '.join(texts)}"
         for strategy, texts in own.items()
         if len(texts) > 1
-    )
+    ]
+    return "; ".join([*defaults, *_of_ranks(firsts)])
+
+
+def _of_ranks(firsts: pd.DataFrame) -> list[str]:
+    """Return for each number of ranks of a node the settings that follow from it."""
+    table = firsts.drop_duplicates("gpus_per_node").sort_values("gpus_per_node")
+    omitted = [name for name in following(specs(firsts)) if table[name].nunique() > 1]
+    return [
+        f"{plural(row['gpus_per_node'], 'rank')} of a node: "
+        + ", ".join(phrase(name, row[name]) for name in omitted)
+        for row in (specs(table) if omitted else [])
+    ]
 
 
 def common(firsts: pd.DataFrame, fields: Sequence[str] = _COMMON) -> str:

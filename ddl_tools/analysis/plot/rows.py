@@ -1,5 +1,7 @@
 """Figures with a row per configuration: names on the left, numbers on the right."""
 
+import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +24,11 @@ from ddl_tools.markdown import aligned
 MOST_ROWS = 60  # in all panels together: about a page
 BAR = 0.66  # of a row
 
-_ROW_INCHES = 0.19
-_LONG = 45  # letters of a name that leave the axes little width
+_ROW_INCHES, _LINE_INCHES = 0.19, 0.125  # a row with a name of one line, and a further line
+_AXES_SHARE = 0.34  # of a figure's width: the least that names and numbers leave the axes
+_LEAST_LETTERS = 16  # of a line of a name, however wide the numbers are
+# Widths in inches: of a letter of a name, of one of the numbers, and of what lies between.
+_NAME_LETTER, _NUMBER_LETTER, _GAPS = 0.057, 0.0544, 0.2
 _LEAST_SHARE = 0.07  # of a bar that has room for its number
 _NUMBERS: Any = {"family": "DejaVu Sans Mono", "size": 6.5}
 _ORDER = ["framework_strategy", "world_size", "loader", "data_format", "hardware"]
@@ -54,6 +59,8 @@ def row_figure(
         Heads and texts of the columns right of the axes.
     label
         Of the x axis.
+
+    A name that would leave the axes too little width is broken into lines.
     """
     panels, tables = drawn_panels(points), []
     for name in panels:
@@ -62,22 +69,49 @@ def row_figure(
         tables.append(table[table["row"] < MOST_ROWS // len(panels)])
     names = [list(table["label"].unique()) for table in tables]
     lost = len(points.drop_duplicates(["panel", "label"])) - sum(map(len, names))
-    heights = [(max(len(panel), 2) + 1) * _ROW_INCHES for panel in names]
+    beside = [
+        aligned([list(heads), *(cells(one) for _, one in table.groupby("row"))]) for table in tables
+    ]
+    letters = _name_letters(max(len(line) for panel in beside for line in panel))
+    names = [[broken(name, letters) for name in panel] for panel in names]
+    heights = [(max(len(panel), 2) + 1) * _row_inches(panel) for panel in names]
     caption = [*caption, *captions.not_drawn("Rows", lost)]
     figure, axes = frame(title, panels, heights, legend, caption, line=captions.line(points))
-    for ax, panel, table in zip(axes, names, tables, strict=True):
-        beside = [list(heads), *(cells(one) for _, one in table.groupby("row"))]
-        ax.set_yticks(range(len(panel)), panel)
+    for ax, panel, lines in zip(axes, names, beside, strict=True):
+        ax.set_yticks(range(len(panel)), panel, multialignment="right")
         ax.set_ylim(max(len(panel), 2) - 0.5, -1.5)
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", length=0)
-        ax.xaxis.set_major_locator(MaxNLocator(5 if max(map(len, panel), default=0) < _LONG else 3))
+        ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.set_xlabel(label)
         right = ax.secondary_yaxis("right")
-        right.set_yticks(range(-1, len(panel)), aligned(beside), **_NUMBERS)
+        right.set_yticks(range(-1, len(panel)), lines, **_NUMBERS)
         right.tick_params(length=0)
         right.spines[:].set_visible(False)
     return figure, [(ax, table) for ax, table in zip(axes, tables, strict=True) if len(table)]
+
+
+def broken(name: str, letters: int) -> str:
+    """Return a name in lines of at most so many letters, broken after commas where possible."""
+    lines: list[str] = []
+    for part in re.split(r"(?<=,) ", name):
+        for piece in textwrap.wrap(part, letters, break_on_hyphens=False):
+            if lines and len(lines[-1]) + 1 + len(piece) <= letters:
+                lines[-1] += f" {piece}"
+            else:
+                lines.append(piece)
+    return "\n".join(lines)
+
+
+def _name_letters(of_numbers: int) -> int:
+    """Return how many letters a line of a name may have beside numbers of so many letters."""
+    room = (1 - _AXES_SHARE) * style.WIDTH - _GAPS - of_numbers * _NUMBER_LETTER
+    return max(_LEAST_LETTERS, int(room / _NAME_LETTER))
+
+
+def _row_inches(names: Sequence[str]) -> float:
+    """Return the height of each row of a panel: that of the name with the most lines."""
+    return _ROW_INCHES + _LINE_INCHES * max((name.count("\n") for name in names), default=0)
 
 
 def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:

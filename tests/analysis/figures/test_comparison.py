@@ -1,6 +1,7 @@
 """All configurations of a study as rows with their ratios, whatever the study is about."""
 
 import itertools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,37 @@ def test_nothing_leaves_the_page_or_touches_its_neighbour(tree: Tree, make_run: 
     texts = [label for label in right.get_yticklabels() if label.get_text()]
     assert len(texts) == len(pairs) + 1, "and the heads"
     assert all(label.get_window_extent().x0 > ax.bbox.x1 for label in texts)
+
+
+def test_long_names_leave_the_axes_a_third_of_the_width(tree: Tree, make_run: MakeRun) -> None:
+    choices = itertools.product(("native", "dali_cpu"), (1, 2), (0, 5000))
+    for number, (loader, threads, workers) in enumerate(choices):
+        for repeat, factor in enumerate(SPREAD):
+            about = {"loader": loader, "cpu_threads": threads, "loader_workers": 1000 + workers}
+            more = {"channels_last": bool(number % 2), "ddp_first_bucket_mb": 1.0 + number % 2}
+            make_run((20 + number) * factor, repeat=repeat, **about, **more, **DDP)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of matplotlib: a layout without room
+        figure = comparison.draw(table := points(tree))
+        assert not leaves_the_page(figure)
+    assert len(table) == 8
+    assert table["label"].str.len().min() > 70
+    assert rows(figure) == table["label"].tolist()
+    (ax,) = figure.axes
+    assert ax.get_position().width > 1 / 3
+    boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
+    assert all(low.y1 < high.y0 + 1 for high, low in itertools.pairwise(boxes))
+
+
+def test_threads_that_follow_from_the_ranks_are_in_no_name(tree: Tree, make_run: MakeRun) -> None:
+    for ranks, loader in itertools.product((1, 2), ("native", "turbo")):
+        make_run(strategy="ddp", gpus_per_node=ranks, cpu_threads=2 // ranks, loader=loader)
+    table = points(tree)
+    assert set(table["label"]) == {
+        "native, 1 rank", "turbo, 1 rank", "native, 2 ranks", "turbo, 2 ranks",
+    }  # fmt: skip
+    told = "1 rank of a node: compute threads 2; 2 ranks of a node: compute threads 1"
+    assert set(table["unsaid"]) == {told}
 
 
 def test_one_configuration_is_a_row_without_a_comparison(tree: Tree, make_run: MakeRun) -> None:
