@@ -120,13 +120,21 @@ def render(specs: Sequence[RunSpec], site: Site, options: Options, paths: JobPat
         site.check(spec)
     name = job_name(paths.run_dirs[0].parent.name, specs)
     options.check_length(site, name, len(specs))
+    starts = requeues(specs, site)
+    batch = Batch(
+        name,
+        RunFiles(paths.run_dirs[0]).logs,
+        "slurm-%j.log",
+        limit_s=options.limit_s(site, len(specs)),
+        requeue=starts > 0,
+    )
     return template(TEMPLATE).render(
         # They need the same nodes; what one of them needs to use MPI hinders no other.
         **job_environment(max(specs, key=site.over_mpi), site, paths.project),
-        directives=_directives(name, specs, site, options, paths),
+        directives=directives(batch, specs[0], site, options, paths.project),
         python=shlex.quote(paths.python),
         run_dirs=[shlex.quote(str(one)) for one in paths.run_dirs],
-        requeues=requeues(specs, site),
+        requeues=starts,
     )
 
 
@@ -160,31 +168,44 @@ def requeues(specs: Sequence[RunSpec], site: Site) -> int:
     return site.requeues if len(specs) > 1 or specs[0].checkpoint_every else 0
 
 
-def _directives(
-    name: str, specs: Sequence[RunSpec], site: Site, options: Options, paths: JobPaths
+@dataclass(frozen=True)
+class Batch:
+    """Name, log and time limit of a job; `notice` is the signal that announces the limit."""
+
+    name: str
+    folder: Path  # of the log
+    log: str  # its name; %j is the number of the job
+    limit_s: int
+    requeue: bool = False
+    notice: str = "USR1"
+    open_mode: str = "append"
+
+
+def directives(
+    batch: Batch, spec: RunSpec, site: Site, options: Options, project: Path
 ) -> list[str]:
-    spec = specs[0]
+    """Return the options of `sbatch` for a job on the nodes that a run needs."""
     # A % would be a placeholder to sbatch.
-    log = str(RunFiles(paths.run_dirs[0]).logs).replace("%", "%%") + "/slurm-%j.log"
+    folder = str(batch.folder).replace("%", "%%")
     values = {
-        "job-name": name,
-        "output": shlex.quote(log),
-        "open-mode": "append",
-        "chdir": shlex.quote(str(paths.project)),
+        "job-name": batch.name,
+        "output": shlex.quote(f"{folder}/{batch.log}"),
+        "open-mode": batch.open_mode,
+        "chdir": shlex.quote(str(project)),
         "account": options.account,
         "partition": options.partition or site.partition,
         "constraint": site.constraint,
         "qos": site.qos,
-        "time": clock(options.limit_s(site, len(specs))),
+        "time": clock(batch.limit_s),
         "nodes": spec.machines,
         # Emulated ranks share the cores that there are.
         "ntasks-per-node": 1 if spec.emulated else spec.gpus_per_node,
         "cpus-per-task": site.cpus_per_rank,
         **_gpus(spec, site),
         "mem": site.memory,
-        "signal": f"B:USR1@{site.signal_s}",
+        "signal": f"B:{batch.notice}@{site.signal_s}",
     }
-    flags = ["--requeue" if requeues(specs, site) else "--no-requeue"]
+    flags = ["--requeue" if batch.requeue else "--no-requeue"]
     flags += ["--exclusive"] if site.exclusive else []
     given = [f"--{name}={value}" for name, value in values.items() if value is not None]
     return [*site.sbatch_lines, *given, *flags]  # the last one counts
