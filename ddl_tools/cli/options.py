@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ddl_tools.launch.slurm.slurm_cli import Queue
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+GIVEN = "ddl_tools.given"  # in the context of a `Repeatable` command: its options, as typed
 
 
 class PathArgument(click.Path):
@@ -101,6 +102,35 @@ def checked_name(context: click.Context, parameter: click.Parameter, value: str)
             f"{value!r} is not made of small letters, digits and _ only, {LONGEST_NAME} at most"
         )
     return value
+
+
+class Repeatable(click.Command):
+    """A command that keeps the options of its call, for a job that repeats it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of a call, and keep the options among them."""
+        given, _, order = self.make_parser(ctx).parse_args([*args])
+        ctx.meta[GIVEN] = {str(one.name): given[str(one.name)] for one in order}
+        return super().parse_args(ctx, args)
+
+
+def repeated_words(context: click.Context, without: Collection[str]) -> list[str]:
+    """Return the options of the call of a `Repeatable` command, in the order of the command.
+
+    Relative paths become absolute: a job works in another folder. `without` are names of
+    parameters.
+    """
+    given, words = context.meta[GIVEN], []
+    for option in context.command.params:
+        if option.name in without or option.name not in given:
+            continue
+        for value in given[option.name] if option.multiple else [given[option.name]]:
+            if isinstance(value, bool):
+                words.append((option.opts if value else option.secondary_opts)[0])
+            else:
+                path = isinstance(option.type, click.Path)
+                words.append(f"{option.opts[0]}={Path(value).absolute() if path else value}")
+    return words
 
 
 def command_of(spec: RunSpec, directory: Path) -> str:
