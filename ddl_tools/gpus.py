@@ -128,3 +128,12 @@ def remedy(cuda: str | None) -> str:
         f"{driver} the same torch for a CUDA that the driver knows, from PyTorch's own index: "
         f"rm -r .venv; {INDEX}"
     )
+
+
+def capability() -> tuple[int, int]:
+    """Return the least compute capability of the GPUs here; (0, 0) if the driver does not tell."""
+    told = [line.strip().partition(".") for line in ask("compute_cap", "csv,noheader")]
+    return min(
+        ((int(one), int(two)) for one, _, two in told if one.isdecimal() and two.isdecimal()),
+        default=(0, 0),
+    )

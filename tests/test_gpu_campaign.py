@@ -125,7 +125,7 @@ def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
     output(sys.executable, "-m", "benchmarks.gpu", *asked)
     report = (tmp_path / "gpu" / "report.md").read_text()
     assert "WRONG" not in report
-    assert "25 runs: 25 completed" in report
+    assert "26 runs: 26 completed" in report
     assert "same weights under all strategies: 2 of 2 groups" in report
     for part in campaign.REHEARSED:
         assert f"## {part}" in report

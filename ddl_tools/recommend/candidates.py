@@ -1,11 +1,9 @@
 """What can be tried here: the machine, the data, and the settings that a search varies."""
 
-import itertools
 import math
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +18,30 @@ from ddl_tools import gpus
 from ddl_tools.labels import phrase, plural
 from ddl_tools.launch.preflight import check_data
 from ddl_tools.launch.slurm.site import Site
+from ddl_tools.recommend.plan import Level, Space
 from ddl_tools.records.provenance import host
 
 BATCH = {"cpu": 8, "cuda": 64}  # images per rank and step
 MOST_LOADER_WORKERS = 8
-EPOCH_S = {"cpu": 1.0, "cuda": 5.0}  # of the baseline
+EPOCH_S = {"cpu": 1.0, "cuda": 3.0}  # of the default's training
 LEAST_STEPS = 2  # of an epoch
-STEP_S = 0.2  # a guess for nodes on which nothing was measured yet
+DOUBLINGS = 5  # of the batch
 # `memory` keeps a small set decoded, for studies of accuracy: a part of a large set would fit.
 NO_CANDIDATES = ("synthetic", "memory", "single")
 GIB = 2**30
-# Fields that a search varies. The threads of a rank follow from the number of ranks.
+AMPERE = (8, 0)  # the first GPUs that compute with bfloat16
+# Fields that a search varies. The threads of a rank follow from the number of ranks, the learning
+# rate from the batch.
 SEARCHED = (
-    *("strategy", "loader", "gpus_per_node", "loader_workers"),
+    *("strategy", "loader", "dali_decode", "gpus_per_node", "loader_workers", "local_batch_size"),
     *("precision", "channels_last", "compile"),
     "work",  # the loader alone
 )
 
-Level = Mapping[str, Any]
-"""Fields of `RunSpec` that a change sets."""
-
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of `ddl recommend`; `workers` and `batch` are by default chosen here."""
+    """What is asked of `ddl recommend`; what is empty is chosen here."""
 
     model: str
     data_dir: Path
@@ -52,60 +50,8 @@ class Request:
     epochs: int = 90
     batch: int | None = None
     image_size: int = 224
-
-
-@dataclass(frozen=True)
-class Space:
-    """Baseline of a search, single changes of it by factor, and what else is known.
-
-    `images` are all training images of the data; `missing` names what is not tried, and why.
-    """
-
-    baseline: RunSpec
-    factors: dict[str, list[Level]]
-    images: int
-    machine: str
-    hardware: str  # the part of `machine` that does not change
-    missing: list[str] = field(default_factory=list)
-
-    def changed(self, *levels: Level) -> RunSpec | None:
-        """Return the baseline with some changes; None where these cannot be combined."""
-        changes = {name: value for level in levels for name, value in level.items()}
-        try:
-            spec = RunSpec.parse(self.baseline.model_dump() | changes)
-        except SpecError:
-            return None
-        return spec if spec.strategy == "single" or spec.world_size > 1 else None
-
-    def single_changes(self) -> list[RunSpec]:
-        """Return the baseline and each single change of it."""
-        changes = filter(None, map(self.changed, itertools.chain(*self.factors.values())))
-        return list(dict.fromkeys([self.baseline, *changes]))
-
-    def pilots(self) -> list[RunSpec]:
-        """Return the baseline and what may run in its place: other strategies, fewer ranks."""
-        levels = [*self.factors["strategy"], *self.factors["workers"]]
-        return list(dict.fromkeys([self.baseline, *filter(None, map(self.changed, levels))]))
-
-    def combinations(self, effects: Mapping[RunSpec, float]) -> list[RunSpec]:
-        """Return the combinations of two and more changes, the most promising first.
-
-        `effects` are log ratios of single changes to the baseline, which add up in the forecast.
-        Left out are changes without an effect that is known, and those that slow the baseline down.
-        """
-        known: list[list[tuple[Level, float]]] = []
-        for levels in self.factors.values():
-            specs = [(level, self.changed(level)) for level in levels]
-            helps = [(level, effects[spec]) for level, spec in specs
-                     if spec and effects.get(spec, 0.0) > 0]  # fmt: skip
-            known.append([({}, 0.0), *helps])
-        found: dict[RunSpec, float] = {}
-        for point in itertools.product(*known):
-            changes = [level for level, _ in point if level]
-            spec = self.changed(*changes) if len(changes) > 1 else None
-            if spec is not None and spec not in effects:
-                found[spec] = sum(effect for _, effect in point)
-        return sorted(found, key=lambda spec: -found[spec])
+    precision: str | None = None
+    max_batch: int | None = None
 
 
 def space(request: Request) -> Space:
@@ -122,74 +68,92 @@ def space(request: Request) -> Space:
             f"--workers {too_many[0]}: this machine has {here} {'GPUs' if listed else 'cores'}, "
             "and each rank needs one of its own"
         )
-    workers = {*request.workers} or {*(2**power for power in range(here.bit_length())), here}
+    # With GPUs, all of them: fewer train no faster.
+    counts = {*request.workers} or ({here} if listed else {*_powers(here), here})
     hardware = f"{plural(cores, 'core')} ({machine['cpu']}), " + (
         f"{here} x {listed.names[0]}, driver {listed.driver}" if listed else "no GPU"
     )
-    found = _space(request, device, cores, workers, hardware)
+    found = _space(request, device, cores, counts)
     memory, free = psutil.virtual_memory(), shutil.disk_usage(request.data_dir).free
     room = (
         f"{memory.total / GIB:.0f} GiB of memory ({memory.available / GIB:.0f} free), "
         f"{free / GIB:.0f} GiB of disk free"
     )
-    return replace(found, machine=f"{hardware}, {room}")
+    return replace(found, machine=f"{hardware}, {room}", hardware=hardware)
 
 
-def site_space(request: Request, site: Site, nodes: int) -> Space:
-    """Return the strategies and loaders to try on some nodes of a site; errors as of `space`."""
+def site_space(request: Request, site: Site) -> Space:
+    """Return what a node of a site may try, as far as a login node knows; errors as of `space`."""
     device = "cuda" if site.gpus_per_node else "cpu"
     ranks = max(request.workers, default=site.gpus_per_node or 1)
-    found = _space(request, device, ranks * site.cpus_per_rank, {ranks}, site.description, nodes)
-    loaders = [one for one in found.factors["loader"]
-               if site.dali or not one["loader"].startswith("dali")]  # fmt: skip
-    factors = {"strategy": found.factors["strategy"], "loader": loaders}
-    _, size = epoch_size(found.baseline, STEP_S, found.images)
-    return replace(found, baseline=found.baseline.model_copy(update=size), factors=factors)
+    found = _space(request, device, ranks * site.cpus_per_rank, {ranks})
+    loaders = [one for one in found.loaders if site.dali or not one["loader"].startswith("dali")]
+    return replace(found, loaders=loaders, machine=site.description, hardware=site.description)
 
 
-def _space(
-    request: Request, device: str, cores: int, workers: set[int], hardware: str, nodes: int = 1
-) -> Space:
+def _powers(most: int) -> set[int]:
+    return {2**power for power in range(most.bit_length())}
+
+
+def _space(request: Request, device: str, cores: int, counts: set[int]) -> Space:
     images, data = _data(request)
-    most = max(workers)
-    if images < (ranks := nodes * most):
-        raise DataError(f"{request.data_dir} has {images} training images for {ranks} ranks")
-    loading = max(1, min(MOST_LOADER_WORKERS, cores // most))
-    baseline = RunSpec.parse(
+    most = max(counts)
+    if images < most:
+        raise DataError(f"{request.data_dir} has {images} training images for {most} ranks")
+    batch = min(request.batch or BATCH[device], images // most)
+    default = RunSpec.parse(
         {
             **data,
             "model": request.model,
             "image_size": request.image_size,
             "device": device,
-            "local_batch_size": min(request.batch or BATCH[device], images // ranks),
-            "loader_workers": loading,
+            "precision": request.precision or ("torch" if device == "cuda" else "fp32"),
+            "local_batch_size": batch,
+            "loader_workers": max(1, min(MOST_LOADER_WORKERS, cores // most)),
             "epochs": 4,  # a cold one, the first of a start, and two that count
             "discard_steps": 1,
             "eval_every": 0,
             "checkpoint_every": 0,
-            "nodes": nodes,
-            **_ranks(most, cores, nodes),
+            **_ranks(most, cores),
         }
     )
     missing: list[str] = []
-    factors: dict[str, list[Level]] = {
-        "workers": [_ranks(one, cores) for one in sorted(workers, reverse=True) if one < most],
-        "loader": [{"loader": one} for one in _installed("loader", missing)],
-        "strategy": [{"strategy": one} for one in _installed("strategy", missing)],
-        "loading": [{"loader_workers": 2 * loading}],
-    }
-    if device == "cuda":
-        factors |= {
-            "precision": [{"precision": "bf16"}],
-            "layout": [{"channels_last": True}],
-            "compile": [{"compile": True}],
-        }
-    return Space(baseline, factors, images, hardware, hardware, missing)
+    fewer = [one for one in sorted(counts, reverse=True) if one < most and most * batch % one == 0]
+    largest = request.max_batch or (batch * 2**DOUBLINGS if device == "cuda" else batch)
+    doubled = [batch * 2**power for power in range(1, DOUBLINGS + 1)]
+    return Space(
+        default,
+        settings=_settings(request, device),
+        ranks=[_ranks(one, cores) | {"local_batch_size": most * batch // one} for one in fewer],
+        strategies=[one for one in _installed("strategy", missing) if one != "ddp"] * (most > 1),
+        loaders=_loaders(device, _installed("loader", missing)),
+        larger=[one for one in doubled if one <= min(largest, images // most)],
+        compiles=device == "cuda",
+        images=images,
+        missing=missing,
+    )
 
 
-def _ranks(count: int, cores: int, nodes: int = 1) -> dict[str, Any]:
-    """Return the fields of a number of ranks on each node, which share its cores."""
-    strategy = "ddp" if nodes * count > 1 else "single"
+def _settings(request: Request, device: str) -> list[Level]:
+    """Return the arithmetic to try: what helps together is one level."""
+    if request.precision or device == "cpu":
+        return [{"channels_last": True}]
+    half = "bf16" if gpus.capability() >= AMPERE else "fp16"
+    return [{"precision": half, "channels_last": True}]
+
+
+def _loaders(device: str, names: list[str]) -> list[Level]:
+    levels: list[Level] = [
+        {"loader": name} for name in names if device == "cuda" or name != "dali_gpu"
+    ]
+    if {"loader": "dali_gpu"} in levels:
+        levels.append({"loader": "dali_gpu", "dali_decode": "cpu"})
+    return levels
+
+
+def _ranks(count: int, cores: int) -> dict[str, Any]:
+    """Return the fields of a number of ranks, which share the cores."""
+    strategy = "ddp" if count > 1 else "single"
     return {"gpus_per_node": count, "strategy": strategy, "cpu_threads": max(1, cores // count)}
 
 
@@ -239,35 +203,47 @@ def difference(spec: RunSpec, other: RunSpec) -> str:
         value = getattr(spec, name)
         if value == getattr(other, name) or (name == "strategy" and spec.world_size == 1):
             continue
+        if name == "local_batch_size" and spec.global_batch_size == other.global_batch_size:
+            continue  # it follows from the number of ranks
+        if name == "dali_decode" and spec.loader != "dali_gpu":
+            continue
         counted = {"gpus_per_node": "rank", "loader_workers": "loader process"}
         text = plural(value, counted[name]) if name in counted else phrase(name, value)
         parts.append(f"loader {text}" if name == "loader" else text)
     return " + ".join(parts)
 
 
-def epoch_size(spec: RunSpec, step_s: float, images: int) -> tuple[int, dict[str, Any]]:
-    """Return the steps of a short epoch, and the fields that make it so short."""
+def epoch_size(spec: RunSpec, step_s: float, images: int) -> dict[str, Any]:
+    """Return the fields of a short epoch, of at least two steps at any batch."""
     steps = max(LEAST_STEPS, math.ceil(EPOCH_S[spec.device] / step_s))
     wanted = steps * spec.global_batch_size
-    fields = {"train_images": wanted} if wanted <= images else {"min_steps_per_epoch": steps}
-    return steps, fields
+    if wanted > images:
+        return {"min_steps_per_epoch": steps}
+    return {"train_images": wanted, "min_steps_per_epoch": LEAST_STEPS}
 
 
 def plan_text(request: Request, found: Space) -> str:
-    """Return what was found on this machine or site, and what will be done."""
-    where, after = "here", "then the best combinations"
-    limit = (
-        f"time: {request.minutes:g} min; Ctrl-C ends with what is known, the same command goes on"
-    )
-    if found.baseline.nodes > 1:
-        where, after = "site", "as many as --max-node-hours allows"
-        limit = "packages: those of this login node; a run that lacks one on its nodes fails"
-    changes = [difference(one, found.baseline) for one in found.single_changes()[1:]]
+    """Return what was found on this machine, and what will be done."""
+    levels = [*found.settings, *({"strategy": one} for one in found.strategies), *found.ranks]
+    levels += [{"compile": True}] if found.compiles else []
+    training = [_words(level) for level in levels]
+    training += [f"batches up to {max(found.larger)}"] if found.larger else []
     lines = [
-        f"{where}: {found.machine}",
+        f"here: {found.machine}",
         f"data: {found.images:,} training images in {request.data_dir}",
-        f"baseline: {describe(found.baseline)}, {found.baseline.local_batch_size} images each",
-        f"to try in its place: {'; '.join(changes)}; {after}",
-        limit,
+        f"default (what PyTorch does by itself): {describe(found.default)}, "
+        f"{found.default.local_batch_size} images per rank and step",
+        f"1. training alone: the default, {', '.join(training)}",
+        f"2. loading alone: {', '.join(_words(level) for level in found.loaders)}",
+        f"3. the best pairs of both and the default, interleaved, in the rest of "
+        f"{request.minutes:g} min",
+        "Ctrl-C ends with what is known; the same command goes on",
     ]
     return "\n".join([*lines, *(f"not tried: {one}" for one in found.missing)])
+
+
+def _words(level: Level) -> str:
+    """Return a change in words."""
+    if "gpus_per_node" in level:
+        return plural(level["gpus_per_node"], "rank")
+    return " + ".join(word for name, value in level.items() if (word := phrase(name, value)))

@@ -1,198 +1,326 @@
-"""The search as SLURM jobs on 1, 2 and 4 nodes of a site, and a forecast for more nodes.
+"""The search as one SLURM job on one node of a site, and a study of its answer on more nodes.
 
-The records are the state of the search. A first round starts all configurations twice, a second one
-those that are left; all runs of a start and size share the nodes of one job.
+The job executes `ddl recommend` without ``--site``; ``--as`` names its search. The state of the job
+lies beside the answer, so that each call of the same command knows what is due.
 """
 
+import hashlib
 import math
+import re
 import shlex
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from ddl_core.config import RunSpec
-from ddl_core.errors import LaunchError, SpecError
-from ddl_tools.analysis.interleaving import WALL
+from ddl_core.errors import LaunchError, RecordError, SpecError
+from ddl_core.files import describe
+from ddl_core.registry import title
 from ddl_tools.labels import plural
-from ddl_tools.launch.slurm import slurm_cli, submit
-from ddl_tools.launch.slurm.reconcile import reconciled, with_queue
-from ddl_tools.launch.slurm.script import Options
-from ddl_tools.launch.slurm.site import clock, find_site
-from ddl_tools.launch.slurm.submit import Choice, SubmitPlan
-from ddl_tools.recommend.answer import Answer, span, write_study_file
+from ddl_tools.launch import preflight
+from ddl_tools.launch.diagnose import tail
+from ddl_tools.launch.slurm import script, slurm_cli
+from ddl_tools.launch.slurm.script import Batch, JobPaths, Options
+from ddl_tools.launch.slurm.site import Site, clock, find_site, seconds
+from ddl_tools.launch.slurm.slurm_cli import Queue, QueuedJob
+from ddl_tools.processes import uninterrupted
+from ddl_tools.recommend.answer import answer_file, training_file, write_study_file
 from ddl_tools.recommend.candidates import Request, site_space
-from ddl_tools.recommend.race import Race
-from ddl_tools.recommend.search import FAILED, Search, study_of
-from ddl_tools.records.ledger import counts, ledger, read_study
-from ddl_tools.records.paths import SITES, Tree, portable, results_words
-from ddl_tools.scaling.accuracy import of_paper, of_records
-from ddl_tools.scaling.amdahl import Observation, fit_throughput
-from ddl_tools.scaling.configuration import MAX_EXTRAPOLATION, Span
-from ddl_tools.scaling.measured import trained
+from ddl_tools.records.ledger import exclusive
+from ddl_tools.records.paths import PROJECT, SITES, Tree, portable, results_words
+from ddl_tools.records.storage import Strict, now, read_text, write_atomically
 from ddl_tools.study import Study
 
+TEMPLATE = "recommend.sh.j2"
+MARGIN_S = 600  # of the job, for its start, figures and page
 NODES = (1, 2, 4)
-STARTS = 2  # of a round; an interval needs both rounds
+# Of the study of more nodes: one warm-up epoch and two measured ones.
+EPOCHS, STEPS, STARTS = 3, 50, 3
+
+Show = Callable[[str], None]
 
 
-class SiteSearch(Search):
-    """A search on a SLURM machine; each call of `proceed` submits what is missing."""
+class JobState(Strict):
+    """The job that a search was submitted as."""
+
+    job_id: str
+    submitted_utc: str
+    words: tuple[str, ...]  # of `ddl`, as the job executes it
+
+
+class SiteSearch:
+    """A search on one node of a site; each call of `proceed` does what is due.
+
+    Parameters
+    ----------
+    request
+        Model, data and time of the search.
+    words
+        Options of `ddl recommend` that the job repeats; all of them tell searches apart.
+    tree
+        Where the records and the answer go.
+    site_name, options
+        The machine, and what the command line says about the job.
+    """
 
     def __init__(
-        self, request: Request, tree: Tree, site_name: str, options: Options, max_node_hours: float
+        self, request: Request, words: Sequence[str], tree: Tree, site_name: str, options: Options
     ) -> None:
-        site = find_site(site_name)
-        found = site_space(request, site, max(NODES))
+        self.request, self.tree, self.site_name, self.options = request, tree, site_name, options
+        self.site = _whole_node(find_site(site_name))
         # Two sites may have one description, and two files one name.
         file = Path(site_name).resolve()
         own = file.suffix != ".toml" or file.parent == SITES
         place = file.stem if own else portable(file)
-        found = replace(found, hardware=f"{place}: {found.hardware}")
-        super().__init__(request, tree, found)
-        self.site_name, self._max_node_hours = site_name, max_node_hours
-        remedy = "lower --minutes, or --max-node-hours for fewer configurations"
-        self.options = replace(options, too_long=remedy)
-        limit = clock(round(60 * request.minutes))  # of a run; a job has the sum of its runs'
-        # Nothing is saved at the notice of the limit, and the next call submits what was cut off.
-        self._site = site.model_copy(update={"time": limit, "signal_s": 30, "requeues": 0})
+        words = [*words, f"--data={request.data_dir}", f"--results={tree.root}"]
+        text = shlex.join([place, options.partition or "", *words])
+        model = re.sub(r"\W", "_", request.model.lower(), flags=re.ASCII)
+        self.name = f"recommend_{model[:64]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+        self.words = ("recommend", *words, f"--as={self.name}")
+        self.limit_s = round(60 * request.minutes) + MARGIN_S
 
-    def race(self, nodes: int | None = None) -> Race[RunSpec]:
-        """Return what is left on some nodes; by default on the most that have anything."""
-        for size in [nodes] if nodes else NODES[::-1]:
-            found = super().race(size)
-            if found.left:
-                break
-        return found
+    @property
+    def job_name(self) -> str:
+        """Name of the job in SLURM's queue."""
+        return f"ddl-{self.name}"
 
-    def proceed(self, show: Callable[[str], None], dry_run: bool = False) -> bool:
-        """Submit what is missing of the round that is due; return whether both rounds have ended.
+    @property
+    def log(self) -> Path:
+        """Output of the job."""
+        return self._beside(".log")
 
-        `show` gets the state, the costs and the jobs. `SpecError` if these may cost more than
-        allowed, `LaunchError` if no configuration ran or SLURM refuses a job.
+    @property
+    def node_hours(self) -> float:
+        """What the job may cost at most."""
+        return self.limit_s / 3600
+
+    def proceed(self, show: Show, max_node_hours: float, dry_run: bool = False) -> None:
+        """Submit the search, or show its state or its answer; a dry run changes nothing.
+
+        `SpecError` if the job may cost more than allowed or does not fit the site. `LaunchError` if
+        the job ended without an answer, which the next call submits again, or if SLURM refuses it.
         """
-        queue = slurm_cli.queue()
-        settled = with_queue if dry_run else reconciled
-        if entries := settled(self.entries(), queue):
-            show(f"state: {counts(entries)}")
-        study = self._due()
-        if study is None:
-            return True
+        lock = self._beside(".lock")
+        with nullcontext() if dry_run else exclusive(lock, f"search {self.name!r}"):
+            queue = slurm_cli.queue()  # an error ends this: no search is submitted twice
+            state = self._state(queue, dry_run)
+            job = _job_of(state, self.job_name, queue)
+            answered = answer_file(self.tree, self.name).exists()
+            if job and state and not (answered and job.state == "COMPLETING"):
+                self._show_job(state, job, show)
+            elif answered:
+                self._show_answer(show, dry_run)
+            elif state:
+                raise self._failure(state, queue, dry_run)
+            else:
+                self._submit(show, max_node_hours, dry_run)
 
-        def check(plan: SubmitPlan) -> None:
-            hours = sum(job.node_hours for job in plan.jobs)
-            if plan.jobs:
-                show(submit.show_costs(plan.entries, plan.jobs))
-            for job in plan.jobs:
-                show(f"{job.name}: {plural(len(job.entries), 'run')}, at most {clock(job.limit_s)}")
-            if hours > self._max_node_hours:
-                raise SpecError(
-                    f"these jobs may cost {hours:.1f} node-hours, more than --max-node-hours "
-                    f"{self._max_node_hours:g}; allow at least {math.ceil(10 * hours) / 10:g}"
-                )
+    def script(self) -> str:
+        """Return the script of the job; `SpecError` if it does not fit the site."""
+        most_s = seconds(self.site.time_max) - MARGIN_S if self.site.time_max else 0
+        lower = f"lower --minutes to at most {most_s // 60}, or " if most_s >= 60 else ""
+        remedy = f"{lower}name a --partition that grants more"
+        options = replace(self.options, time=clock(self.limit_s), too_long=remedy)
+        options.check(self.site)
+        options.check_length(self.site, self.job_name, runs=1)
+        paths = JobPaths((self.log,), PROJECT, sys.executable)
+        paths.check()
+        gpus = self.site.gpus_per_node
+        spec = RunSpec(gpus_per_node=max(1, gpus), device="cuda" if gpus else "cpu")
+        batch = Batch(
+            self.job_name,
+            self.log.parent,
+            self.log.name,
+            self.limit_s,
+            notice="TERM",
+            open_mode="truncate",  # the last lines are those of the last job
+        )
+        return script.template(TEMPLATE).render(
+            **script.job_environment(spec, self.site, PROJECT),
+            directives=script.directives(batch, spec, self.site, options, PROJECT),
+            gpus=gpus,
+            gpus_in_step=self.site.gpu_request == "gpus_per_task",
+            python=shlex.quote(sys.executable),
+            words=shlex.join(self.words),
+        )
 
-        site, options, choice = self._site, self.options, Choice(by_block=True)
+    def preview(self) -> str:
+        """Return what the job will try, as far as it is known without its node.
+
+        `DataError` if the folder holds no data set, or too few images.
+        """
+        found, gpus = site_space(self.request, self.site), self.site.gpus_per_node
+        if gpus and max(self.request.workers, default=1) > gpus:
+            raise SpecError(
+                f"--workers {max(self.request.workers)}: a node of this site has "
+                f"{plural(gpus, 'GPU')}, and each rank needs one of its own"
+            )
+        strategies = ", ".join(title("strategy", name) for name in ("ddp", *found.strategies))
+        loaders = dict.fromkeys(title("loader", level["loader"]) for level in found.loaders)
+        parts = (
+            f"{self.request.minutes:g} min of search, {MARGIN_S // 60} min for start and figures"
+        )
+        lines = [
+            f"site: {self.site.description}; one node with "
+            f"{plural(gpus, 'GPU') if gpus else 'all its cores'}",
+            f"data: {found.images:,} training images in {self.request.data_dir}",
+            f"strategies: {strategies}",
+            f"loaders: {', '.join(loaders)}",
+            "numbers of ranks and further settings: as the node of the job allows",
+            *(f"not tried: {one}" for one in found.missing),
+            f"cost: at most {self.node_hours:.2f} node-hours, one node for {clock(self.limit_s)} "
+            f"({parts})",
+        ]
+        return "\n".join(lines)
+
+    def _beside(self, suffix: str) -> Path:
+        """Return a file in the folder of the answers."""
+        return answer_file(self.tree, self.name).with_suffix(suffix)
+
+    def _state(self, queue: Queue | None, dry_run: bool) -> JobState | None:
+        """Return the job of the search; one in the queue is it, also where no file says so."""
+        path, state = self._beside(".job.json"), None
+        if path.exists():
+            try:
+                state = JobState.model_validate_json(read_text(path))
+            except ValidationError as error:
+                text = f"{path} is not the state of a search:\n{describe(error, JobState)}"
+                raise RecordError(text, remedy="remove it, and call again") from None
+        alive = [one for one, job in (queue or {}).items() if job.name == self.job_name]
+        if alive and (state is None or state.job_id not in alive):
+            return self._write_state(alive[0], dry_run)
+        return state
+
+    def _write_state(self, job_id: str, dry_run: bool = False) -> JobState:
+        state = JobState(job_id=job_id, submitted_utc=now(), words=self.words)
+        if not dry_run:
+            write_atomically(self._beside(".job.json"), state.model_dump_json(indent=1) + "\n")
+        return state
+
+    def _submit(self, show: Show, max_node_hours: float, dry_run: bool) -> None:
+        text = self.script()
+        show(self.preview())
+        if self.node_hours > max_node_hours:
+            raise SpecError(
+                f"this job may cost {self.node_hours:.2f} node-hours, more than --max-node-hours "
+                f"{max_node_hours:g}; lower --minutes, or allow at least "
+                f"{math.ceil(100 * self.node_hours) / 100:g}"
+            )
         if dry_run:
-            entries = with_queue(ledger(study, self.tree), queue)
-            check(submit.prepare(entries, site, options, queue, choice))
-            show("dry run: nothing was submitted")
-            return False
-        data_dir = self.request.data_dir
-        jobs = submit.submit(study, self.tree, site, options, choice, data_dir=data_dir, show=check)
-        if numbers := list(dict.fromkeys(job_id for _, job_id in jobs)):
-            show(f"submitted: {plural(len(numbers), 'job')}, {', '.join(numbers)}")
-        study_file = str(write_study_file(study, self.tree))
-        words = shlex.join([study_file, *results_words(self.tree)])
-        show(f"call again once all jobs have ended; until then: ddl study status {words}")
-        return False
+            show(f"\n# {self._beside('.sh')}\n{text}\ndry run: nothing was submitted")
+            return
+        preflight.check_room(self.tree.root)
+        self._nodes_file.unlink(missing_ok=True)
+        path = self._beside(".sh")
+        write_atomically(path, text)
+        with uninterrupted():  # else no file might name the job
+            job_id = slurm_cli.submit(path)
+            self._write_state(job_id)
+        show(f"submitted: job {job_id}\n{self._how_to_look(job_id)}")
 
-    def _due(self) -> Study | None:
-        """Return the study with the round that is due; None if all has ended."""
-        # Configurations that both rounds together can start.
-        room = int(60 * self._max_node_hours / (STARTS * sum(NODES) * self.request.minutes))
-        study, entries = read_study(self.name, self.tree), self.entries()
-        if study is None:
-            chosen = self.space.single_changes()[: max(2, room - 2)]
-            sizes = [_on(one, nodes) for one in chosen for nodes in NODES]
-            return study_of(self.name, self.request.model, sizes, STARTS).model_copy(
-                update={"interleave": None}
+    def _how_to_look(self, job_id: str) -> str:
+        return (
+            "call the same command again for its state and its answer; meanwhile:\n"
+            f"  squeue --jobs {job_id}\n"
+            f"  {shlex.join(['tail', '-f', str(self.log)])}\n"
+            f"  scancel --batch --signal=TERM {job_id}    # ends the search with what is known"
+        )
+
+    def _show_job(self, state: JobState, job: QueuedJob, show: Show) -> None:
+        begun = job.state in slurm_cli.RUNNING
+        why = f" ({job.reason})" if job.reason and not begun else ""
+        said = tail(self.log) if begun else ""
+        show(
+            f"job {state.job_id}, submitted {state.submitted_utc}: {job.state}{why}{said}\n"
+            f"{self._how_to_look(state.job_id)}"
+        )
+
+    def _failure(self, state: JobState, queue: Queue | None, dry_run: bool) -> LaunchError:
+        """Return why there is no answer, and let the next call submit the search again."""
+        if queue is None:
+            return LaunchError(
+                f"search {self.name!r} has no answer yet, and there is no squeue here to ask for "
+                f"its job {state.job_id}; call again on a login node of {self.site_name}"
             )
-        for item in entries:
-            if item.state in FAILED:
-                reason = f"on {plural(item.spec.nodes, 'node')}: {item.reason}"
-                self.failed.setdefault(_on(item.spec), reason)
-        if any(item.state not in ("completed", *FAILED) for item in entries):
-            return study
-        if not (left := self.race().left):
-            raise LaunchError(
-                f"no configuration ran on {self.site_name}; {'; '.join(self.failed.values())}",
-                remedy=f"repair that, remove {self.tree.study(self.name)}, and call again",
-            )
-        before = [_on(one) for one in study.expand() if one.repeat == 0]
-        room = max(0, room - len(before) // len(NODES))
-        if study.repeats > STARTS or not room:
-            return None
-        again = [_on(one) for one in left[:room]]
-        axes = [axis if one in again else {**axis, "repeat": [*range(STARTS)]}
-                for axis, one in zip(study.axes, before, strict=True)]  # fmt: skip
-        return study.model_copy(update={"repeats": 2 * STARTS, "axes": axes})
+        job = (slurm_cli.ended([state.job_id]) or {}).get(state.job_id)
+        ending = "left the queue"
+        if job and job.name == self.job_name:
+            ending = f"ended as {job.state}" + (f" ({job.exit_code})" if job.exit_code else "")
+        if not dry_run:
+            self._beside(".job.json").unlink(missing_ok=True)
+        said = tail(self.log) or f"\n  no log {self.log}: can the node of the job write there?"
+        return LaunchError(
+            f"job {state.job_id} {ending} without an answer. The next call submits the search "
+            "again, which keeps its completed starts; if the log shows an error, remove its cause "
+            f"first{said}"
+        )
+
+    def _show_answer(self, show: Show, dry_run: bool) -> None:
+        training = training_file(self.tree, self.name)
+        study = nodes_study(Study.load(training), f"{self.name}_nodes")
+        if not dry_run and not self._nodes_file.exists():
+            write_study_file(study, self.tree)
+        show(read_text(answer_file(self.tree, self.name)))
+        nodes = ", ".join(map(str, NODES))
+        state = [answer_file(self.tree, self.name), self._beside(".job.json")]
+        show(
+            f"on {self.site_name}, in place of the line start:\n"
+            f"  {self._submission(training)}\n"
+            f"the same configuration on {nodes} nodes, first the cost:\n"
+            f"  {self._submission(self._nodes_file)} --dry-run\n"
+            "to measure longer, in place of the line page: this, then the same command again\n"
+            f"  {shlex.join(['rm', '-f', *map(str, state)])}"
+        )
+
+    @property
+    def _nodes_file(self) -> Path:
+        return answer_file(self.tree, self.name).with_name(f"{self.name}_nodes.yaml")
+
+    def _submission(self, study_file: Path) -> str:
+        given = self.options
+        words = ["ddl", "study", "submit", str(study_file), "--data", str(self.request.data_dir)]
+        words += ["--site", self.site_name, *results_words(self.tree)]
+        words += ["--account", given.account] if given.account else []
+        words += ["--partition", given.partition] if given.partition else []
+        return shlex.join(words)
 
 
-class SiteAnswer(Answer):
-    """The answer of a `SiteSearch`; its configuration is the fastest on most nodes."""
-
-    search: SiteSearch
-
-    def _parts(self) -> dict[str, str]:
-        parts = super()._parts()
-        given = self.search.options
-        options = ["--site", self.search.site_name]
-        options += ["--account", given.account] if given.account else []
-        options += ["--partition", given.partition] if given.partition else []
-        head = {
-            "use": f"{parts.pop('use')}; on {plural(self.leader.nodes, 'node')}",
-            "speed": parts.pop("speed"),
-            **self._sizes(),
-            "accuracy": self._accuracy(),
-        }
-        page = str(self._stem.with_suffix(".html"))
-        return head | parts | {"start": self._start("submit", *options), "page": page}
-
-    def _sizes(self) -> dict[str, str]:
-        """Return the leader's throughput on each size, and a forecast for more nodes."""
-        sizes = [spec for nodes in NODES if self._ids(spec := _on(self.leader, nodes))]
-        texts = [f"{plural(one.nodes, 'node')} {span(self._sample(one).mean)}" for one in sizes]
-        larger = "unknown: runs of one size only were completed"
-        if len(sizes) > 1:
-            posterior = fit_throughput([
-                Observation(one.world_size, float(self._runs[WALL][run_id]))
-                for one in sizes
-                for run_id in self._ids(one)
-            ])  # fmt: skip
-            bands = []
-            for one in self._beyond():
-                rate = Span(*(float(part[0]) for part in posterior.throughput([one.world_size])))
-                bands.append(f"{one.nodes} nodes {rate}")
-            larger = f"{', '.join(bands)} images/s (Amdahl's law, 90 % bands); unknown beyond"
-        return {"sizes": f"{', '.join(texts)} images/s", "larger": larger}
-
-    def _beyond(self) -> list[RunSpec]:
-        """Return the leader on more nodes than were measured."""
-        return [_on(self.leader, factor * self.leader.nodes) for factor in (2, MAX_EXTRAPOLATION)]
-
-    def _accuracy(self) -> str:
-        """Return what is known of the accuracy with the batches of these sizes."""
-        of = self.leader.model, self.leader.dataset, self.search.request.epochs
-        known = of_records(trained(self.search.tree, *of[:2]), of[2]) or of_paper(*of)
-        if known is None:
-            return f"unknown: no training of {of[2]} epochs of this network on {of[1]} is recorded"
-        texts = []
-        for spec in (self.leader, *self._beyond()):
-            schedules, reached = known.at(spec.global_batch_size)
-            best = f"{reached} % ({', '.join(schedules)})" if reached else "unknown"
-            texts.append(f"batch {spec.global_batch_size:,} {best}")
-        return f"{'; '.join(texts)}; from {known.source}"
+def nodes_study(training: Study, name: str) -> Study:
+    """Return the study of a training's configuration on 1, 2 and 4 nodes, in short epochs."""
+    base = {field: value for field, value in training.base.items() if field != "nodes"}
+    if base.get("strategy", "single") == "single":
+        base["strategy"] = "ddp"  # of one rank a node
+    short = {"epochs": EPOCHS, "min_steps_per_epoch": STEPS, "eval_every": 0, "checkpoint_every": 0}
+    return Study(
+        name=name,
+        question="How does the throughput of the recommended configuration grow with the nodes?",
+        base=base | short,
+        axes=[{"nodes": [*NODES]}],
+        repeats=STARTS,
+    )
 
 
-def _on(spec: RunSpec, nodes: int = max(NODES)) -> RunSpec:
-    """Return the first start of a configuration on some nodes."""
-    return spec.model_copy(update={"nodes": nodes, "repeat": 0})
+def _job_of(state: JobState | None, name: str, queue: Queue | None) -> QueuedJob | None:
+    """Return the job of a search, if it is in the queue."""
+    job = (queue or {}).get(state.job_id) if state else None
+    # Another cluster may have given the number to another job.
+    return job if job and job.name == name else None
+
+
+def _whole_node(site: Site) -> Site:
+    """Return a site as one node of it is asked for; `SpecError` if the search finds no GPU there.
+
+    A site without GPUs does not say how many cores a node has: only a node alone has them all.
+    """
+    if site.gpus_per_node and site.visible_variable != "CUDA_VISIBLE_DEVICES":
+        raise SpecError(
+            f"visible_variable = {site.visible_variable!r}: `ddl recommend` finds NVIDIA's GPUs "
+            "only; measure this site with a study and `ddl study submit`"
+        )
+    exclusive_node = site.exclusive or not site.gpus_per_node
+    # Ranks of one node meet without MPI.
+    return site.model_copy(update={"exclusive": exclusive_node, "horovod_controller": "gloo"})

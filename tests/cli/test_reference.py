@@ -26,7 +26,7 @@ def test_each_option_that_a_user_can_type_is_explained(path: Words) -> None:
     text = "".join(map(page, ("cli", "cli-data", "cli-study")))
     section = text.partition(f"## ddl {' '.join(path)}\n")[2].partition("\n## ")[0]
     for parameter in commands()[path].params:
-        if not isinstance(parameter, click.Option):
+        if not isinstance(parameter, click.Option) or parameter.hidden:
             continue
         if path == ("run",) and parameter.name in RunSpec.model_fields:
             assert f"| `{parameter.name}` |" in page("run-fields")

@@ -8,7 +8,15 @@ from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_tools.gpus import Listed
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.recommend import candidates
-from ddl_tools.recommend.candidates import Request, difference, epoch_size, site_space, space
+from ddl_tools.recommend.candidates import (
+    Request,
+    difference,
+    epoch_size,
+    plan_text,
+    site_space,
+    space,
+)
+from ddl_tools.recommend.plan import changed
 from tests.pictures import CLASSES, write_pictures
 
 
@@ -27,6 +35,7 @@ def set_machine(monkeypatch: pytest.MonkeyPatch, cores: int, devices: int = 0) -
     listed = Listed("550", ("A100",) * devices) if devices else None
     monkeypatch.setattr(candidates, "host", lambda: found)
     monkeypatch.setattr(candidates.gpus, "listed", lambda: listed)
+    monkeypatch.setattr(candidates.gpus, "capability", lambda: (8, 0))
 
 
 def request(folder: Path, **others) -> Request:
@@ -35,48 +44,78 @@ def request(folder: Path, **others) -> Request:
 
 def test_each_core_can_be_a_rank_and_the_data_are_described(images: Path) -> None:
     found = space(request(images))
-    base = found.baseline
+    base = found.default
     assert (base.strategy, base.loader, base.world_size, base.device) == ("ddp", "native", 4, "cpu")
     assert (base.dataset, base.classes, base.train_images) == ("my_images", CLASSES, None)
-    changes = found.single_changes()
-    assert changes[0] == base
-    assert len(changes) == len(set(changes))
-    assert {one.world_size for one in changes} == {1, 2, 4}
-    assert {one.strategy for one in changes if one.world_size == 1} == {"single"}
-    assert all(one.world_size * one.cpu_threads == 4 for one in changes)
-    assert "synthetic" not in {one.loader for one in changes}
-    assert "dali_gpu" not in {one.loader for one in changes}
+    assert base.precision == "fp32"
+    names = {level["loader"] for level in found.loaders}
+    assert names >= {"native", "turbo"}
+    assert not names & {"synthetic", "memory", "dali_gpu"}
+    assert not {"ddp", "single"} & {*found.strategies}
+    assert (found.larger, found.compiles) == ([], False)
 
 
-def test_a_site_has_its_gpus_and_loaders(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates.registry, "require", lambda kind, name: None)
-    for site, dali in (("generic", True), ("frontier", False)):
-        machine = find_site(site)
-        found = site_space(request(images), machine, 4)
-        base = found.baseline
-        assert (base.nodes, base.gpus_per_node, base.device) == (4, machine.gpus_per_node, "cuda")
-        assert any(one.loader.startswith("dali") for one in found.single_changes()) == dali
-        assert {one.precision for one in found.single_changes()} == {"fp32"}
+def test_fewer_ranks_share_all_cores_and_the_global_batch(images: Path) -> None:
+    found = space(request(images))
+    fewer = changed(found.default, *found.ranks)
+    assert [one.world_size for one in fewer] == [2, 1]
+    assert fewer[-1].strategy == "single"
+    assert all(one.world_size * one.cpu_threads == 4 for one in fewer)
+    assert {one.global_batch_size for one in fewer} == {found.default.global_batch_size}
+    assert difference(fewer[0], found.default) == "2 ranks"
 
 
-def test_a_machine_of_one_core_has_one_rank(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_rank_compares_no_strategies(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_machine(monkeypatch, 1)
     found = space(request(images))
-    assert {(one.strategy, one.world_size) for one in found.single_changes()} == {("single", 1)}
-    assert {one.loader for one in found.single_changes()} > {"native"}
+    assert (found.default.strategy, found.default.world_size) == ("single", 1)
+    assert (list(found.strategies), list(found.ranks)) == ([], [])
+    assert len(found.loaders) > 1
 
 
 def test_gpus_bring_their_settings(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_machine(monkeypatch, 16, devices=2)
-    found = space(request(images, batch=16))
-    assert (found.baseline.device, found.baseline.world_size) == ("cuda", 2)
-    changes = found.single_changes()
-    assert {one.precision for one in changes} == {"fp32", "bf16"}
-    assert any(one.compile for one in changes)
-    assert any(one.channels_last for one in changes)
+    monkeypatch.setattr(candidates.registry, "require", lambda kind, name: None)
+    found = space(request(images, batch=4))
+    base = found.default
+    assert (base.device, base.world_size, base.precision) == ("cuda", 2, "torch")
+    assert found.settings == [{"precision": "bf16", "channels_last": True}], "one level"
+    assert found.compiles
+    assert list(found.larger) == [8, 16, 32], "at most all images in a step"
+    assert list(found.ranks) == [], "all GPUs, unless others are asked for"
+    assert {"loader": "dali_gpu", "dali_decode": "cpu"} in found.loaders
     assert "2 x A100, driver 550" in found.machine
-    assert found.changed({"strategy": "fsdp"}, {"channels_last": True}) is None, "refused"
-    assert found.changed({"strategy": "horovod"}, {"gpus_per_node": 1}) is None
+    assert "bf16 + channels last" in plan_text(request(images), found)
+    best = changed(base, *found.settings)[0]
+    assert changed(best, {"strategy": "fsdp"}) == [], "refused"
+
+
+def test_a_site_has_its_gpus_and_loaders(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates.registry, "require", lambda kind, name: None)
+    for name, dali in (("generic", True), ("frontier", False)):
+        machine = find_site(name)
+        found = site_space(request(images), machine)
+        assert (found.default.nodes, found.default.device) == (1, "cuda")
+        assert found.default.gpus_per_node == machine.gpus_per_node
+        assert any(one["loader"].startswith("dali") for one in found.loaders) == dali
+
+
+def test_a_gpu_without_bfloat16_trains_in_fp16(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_machine(monkeypatch, 16, devices=1)
+    monkeypatch.setattr(candidates.gpus, "capability", lambda: (7, 0))
+    assert space(request(images)).settings == [{"precision": "fp16", "channels_last": True}]
+
+
+def test_precision_and_largest_batch_can_be_chosen(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_machine(monkeypatch, 16, devices=1)
+    found = space(request(images, precision="tf32", batch=4, max_batch=16))
+    assert found.default.precision == "tf32"
+    assert found.settings == [{"channels_last": True}]
+    assert list(found.larger) == [8, 16]
 
 
 def test_a_missing_framework_is_named(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,16 +128,18 @@ def test_a_missing_framework_is_named(images: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(candidates.registry, "require", without)
     found = space(request(images))
-    assert "deepspeed" not in {one.strategy for one in found.single_changes()}
+    assert "deepspeed" not in found.strategies
     assert any(one.startswith("DeepSpeed: ") for one in found.missing)
+    assert "not tried: DeepSpeed: " in plan_text(request(images), found)
 
 
 def test_a_set_of_20_images_lowers_the_batch_and_repeats_images(tmp_path: Path) -> None:
     few = write_pictures(tmp_path / "few", 20, 4)
     found = space(request(few, batch=64, workers=(2,)))
-    assert found.baseline.global_batch_size <= 20
-    assert epoch_size(found.baseline, 0.1, found.images) == (10, {"min_steps_per_epoch": 10})
-    assert epoch_size(found.baseline, 9.0, images=1000) == (2, {"train_images": 40})
+    assert found.default.global_batch_size <= 20
+    assert epoch_size(found.default, 0.1, found.images) == {"min_steps_per_epoch": 10}
+    long = epoch_size(found.default, 9.0, images=1000)
+    assert long == {"train_images": 40, "min_steps_per_epoch": 2}
 
 
 def test_what_cannot_be_tried_is_refused(images: Path, tmp_path: Path) -> None:
@@ -113,17 +154,3 @@ def test_what_cannot_be_tried_is_refused(images: Path, tmp_path: Path) -> None:
         image.rename(image.with_suffix(".txt"))
     with pytest.raises(DataError):
         space(request(few))
-
-
-def test_combinations_are_of_changes_that_help_the_best_first(images: Path) -> None:
-    found = space(request(images))
-    turbo, dali, two = (
-        found.changed(change)
-        for change in ({"loader": "turbo"}, {"loader": "dali_cpu"}, found.factors["workers"][0])
-    )
-    effects = {found.baseline: 0.0, turbo: 0.2, dali: -0.1, two: 0.1}
-    (best,) = found.combinations(effects)
-    assert (best.loader, best.world_size, best.strategy) == ("turbo", 2, "ddp")
-    assert found.combinations({found.baseline: 0.0, turbo: 0.2}) == []
-    assert difference(best, found.baseline) == "loader turbo + 2 ranks"
-    assert difference(turbo, found.baseline) == "loader turbo"

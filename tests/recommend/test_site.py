@@ -1,40 +1,33 @@
-"""The search as SLURM jobs: what each call submits, what it may cost, and the last answer.
+"""The search as one SLURM job: its script and cost, what each call does, and the answer's studies.
 
-SLURM's programs are stand-ins, and made-up records take the place of jobs.
+SLURM's programs are stand-ins, and made-up files take the place of what the job writes.
 """
 
+import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
-from ddl_core.config import RunSpec
-from ddl_core.registry import LOADERS, STRATEGIES
-from ddl_tools.launch.slurm.script import Options, block_name
-from ddl_tools.recommend import candidates
+from ddl_core.errors import SpecError
+from ddl_tools.launch.local_ranks import SERVER
+from ddl_tools.launch.measuring import HELD
+from ddl_tools.launch.slurm.script import Options
+from ddl_tools.recommend.answer import answer_file, training_file, write_study_file
 from ddl_tools.recommend.candidates import Request
-from ddl_tools.recommend.site import SiteSearch
-from ddl_tools.records.ledger import Entry, ledger, read_study
-from ddl_tools.records.paths import SITES, RunFiles, results
-from ddl_tools.records.run import Attempt, Failure, append_epoch, read_record, write_record
+from ddl_tools.recommend.site import SiteSearch, nodes_study
+from ddl_tools.records.paths import SITES, results
 from ddl_tools.study import Study
-from tests.analysis.drawn import draw_only
-from tests.launch.running import change, ddl, line
+from tests.commands import output, run
+from tests.launch.running import ddl
 from tests.launch.stand_ins import StandIns
 from tests.pictures import write_pictures
 
-RATES = {"turbo": 1500, "fsdp": 950, "ddp": 1000}
-BROKEN = {"status": "failed", "error": Failure.of("DataError", "its own")}
-
-
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave three configurations: the baseline, another loader and another strategy."""
-    draw_only(monkeypatch, "comparison")
-    others = [name for name in (*LOADERS, *STRATEGIES) if name not in ("turbo", "fsdp")]
-    monkeypatch.setattr(candidates, "NO_CANDIDATES", others)
+LINES = "use       PyTorch-DDP with the loader turbo\nstart     ddl study run FILE\n"
 
 
 @pytest.fixture
@@ -42,84 +35,88 @@ def images(tmp_path: Path) -> Path:
     return write_pictures(tmp_path / "images", 96, 8)
 
 
-def recommend(images: Path, *words: Any) -> Result:
-    asked = ("--model", "resnet8", "--data", images, "--image-size", 32, "--site", "localtest")
-    return ddl("recommend", *asked, *words)
+def recommend(images: Path, *words: Any, status: int = 0) -> Result:
+    asked = ("--model", "resnet8", "--data", images, "--site", "localtest")
+    return ddl("recommend", *asked, *words, status=status)
 
 
-def runs() -> list[Entry]:
-    """Return the runs of the only study."""
-    (name,) = results().studies()
-    study = read_study(name, results())
-    return ledger(study, results())
+def said(result: Result) -> str:
+    return " ".join(result.output.split())
 
 
-def complete(item: Entry, rate: float) -> None:
-    """Let a run be completed in a job of its block, with this many images per second."""
-    spec, record = item.spec, read_record(item.directory)
-    for epoch in range(spec.epochs):
-        samples = round(2 * rate)  # in the 2 s of a line
-        values = {"samples": samples, "throughput_samples_per_s": samples / 2}
-        append_epoch(item.directory, line(epoch, **values))
-    block = f"{block_name(record.study, spec)}-job{item.job_id}.0"
-    attempt = Attempt(started_utc=record.created_utc, status="completed", block=block, place=0)
-    changes = {"status": "completed", "world_size": spec.world_size, "attempts": [attempt]}
-    write_record(item.directory, record.model_copy(update=changes))
+def state() -> dict[str, Any]:
+    """Return the state of the only search."""
+    (path,) = (results().root / "recommend").glob("*.job.json")
+    return {**json.loads(path.read_text()), "name": path.name.removesuffix(".job.json")}
 
 
-def rate_of(spec: RunSpec) -> float:
-    """Return the rate of a run: its serial part is 10 % of one node's time, its noise 1 %."""
-    name = spec.loader if spec.loader in RATES else spec.strategy
-    scaling = spec.nodes / (1 + 0.1 * (spec.nodes - 1))
-    return RATES[name] * scaling * (1 + 0.01 * (-1) ** (spec.repeat + len(name) + spec.nodes))
+def queue(stand_ins: StandIns, *states: str) -> None:
+    """Let SLURM's queue hold the job of the only search, in a state; none: it is empty."""
+    found = state() if states else {}
+    lines = [f"{found['job_id']}|ddl-{found['name']}|{one}|Priority\n" for one in states]
+    stand_ins.add("squeue", "".join(lines))
 
 
-def complete_all() -> list[Entry]:
-    """Let the jobs of all runs that wait be completed; return these runs."""
-    waiting = [item for item in runs() if item.state == "submitted"]
-    for item in waiting:
-        complete(item, rate_of(item.spec))
-    return waiting
+def answer(**base: Any) -> str:
+    """Write what the job of the only search writes with its answer; return the search's name."""
+    name = state()["name"]
+    file = training_file(results(), name)
+    fields = {"model": "resnet8", "strategy": "ddp", "gpus_per_node": 4, "device": "cpu", **base}
+    write_study_file(Study(name=file.stem, question="?", base=fields, repeats=1), results())
+    answer_file(results(), name).write_text(LINES)
+    return name
 
 
-def lines_of(said: Result) -> dict[str, str]:
-    assert said.exit_code == 0, said.output
-    return dict(re.findall(r"^(\w+(?: next)?)  +(.*)$", said.output, re.M))
+def search(site: str, images: Path, *words: str, **options: Any) -> SiteSearch:
+    asked = Request("resnet8", images, minutes=20)
+    return SiteSearch(asked, words, results(), str(site), Options(**options))
 
 
-def test_a_dry_run_shows_jobs_and_costs_and_submits_nothing(images: Path, sbatch: Path) -> None:
-    said = recommend(images, "--dry-run")
-    assert said.exit_code == 0, said.output
-    # Three configurations, two starts, 1 + 2 + 4 nodes, five minutes.
-    assert re.search(r"total +18 +0 +6 +3.5\n", said.output)
-    assert len(re.findall(r"^ddl-recommend_.*: 3 runs, at most 00:15:00$", said.output, re.M)) == 6
-    assert "nothing was submitted" in said.output
-    assert "packages: those of this login node" in said.output
+def test_a_dry_run_shows_cost_and_script_and_submits_nothing(images: Path, sbatch: Path) -> None:
+    shown = recommend(images, "--minutes", 20, "--dry-run").output
+    assert "data: 96 training images in" in shown
+    assert "PyTorch-DDP" in shown
+    assert "turbo" in shown
+    assert "cost: at most 0.50 node-hours, one node for 00:30:00 (20 min of search, 10" in shown
+    assert "#SBATCH --time=00:30:00\n" in shown
+    assert "nothing was submitted" in shown
     assert not sbatch.exists()
     assert not results().root.exists()
 
 
-def test_the_cost_is_shown_and_limited(images: Path, sbatch: Path) -> None:
-    refused = recommend(images, "--max-node-hours", "1")
-    assert refused.exit_code == 1
-    assert re.search(r"total .* 2.3\n", refused.output)
-    assert "2.3 node-hours, more than --max-node-hours 1; allow at least 2.4" in said(refused)
+def test_the_job_repeats_the_words_of_the_call(images: Path, sbatch: Path) -> None:
+    """In the order of the command, without what concerns the job, and with absolute paths."""
+    given = ("--image-size", 32, "--epochs=5", "--workers", "1,2", "--minutes", 3, "--account", "a")
+    of_call = ("--site", "localtest", "--max-node-hours", 2)
+    ddl("recommend", "--data", os.path.relpath(images), *given, *of_call, status=0)
+    found = state()
+    head, *words = found["words"]
+    assert head == "recommend"
+    assert words == [
+        *("--minutes=3", "--workers=1,2", "--epochs=5", "--image-size=32"),
+        *(f"--data={images}", f"--results={results().root}", f"--as={found['name']}"),
+    ]
+    assert found["job_id"] == "1"
+    # The job's command is one of `ddl`.
+    assert "96 training images" in ddl(head, *words[:1], *words[2:], "--dry-run", status=0).output
+
+
+def test_the_cost_is_limited(images: Path, sbatch: Path) -> None:
+    refused = recommend(images, "--minutes", 50, "--max-node-hours", "0.5", status=1)
+    assert "cost: at most 1.00 node-hours" in said(refused)
+    assert "1.00 node-hours, more than --max-node-hours 0.5" in said(refused)
+    assert "lower --minutes, or allow at least 1" in said(refused)
     assert not sbatch.exists()
-    few = recommend(images, "--max-node-hours", "2.4")
-    assert few.exit_code == 0, few.output
-    assert len({(item.spec.strategy, item.spec.loader) for item in runs()}) == 2
 
 
-def test_a_job_above_the_limit_of_the_site_names_options_that_exist(
+def test_a_job_above_the_limit_of_the_site_names_the_minutes_that_fit(
     images: Path, sbatch: Path, tmp_path: Path
 ) -> None:
     site = tmp_path / "short.toml"
-    site.write_text('description = "x"\ntime_max = "00:14:00"\n')
-    refused = ddl("recommend", "--model", "resnet8", "--data", images, "--site", site)
-    assert refused.exit_code == 1
-    assert "3 runs of 00:05:00 each), but a job of this site may last 00:14:00" in said(refused)
-    assert "lower --minutes, or --max-node-hours" in said(refused)
-    assert "--by run" not in said(refused)
+    site.write_text('description = "x"\ntime_max = "00:25:00"\n')
+    refused = ddl("recommend", "--data", images, "--site", site, "--minutes", 20, status=1)
+    assert "asks for 00:30:00, but a job of this site may last 00:25:00" in said(refused)
+    assert "lower --minutes to at most 15, or name a --partition" in said(refused)
     assert not sbatch.exists()
 
 
@@ -133,116 +130,7 @@ def test_a_job_above_the_limit_of_the_site_names_options_that_exist(
     ],
 )
 def test_a_limit_that_limits_nothing_is_refused(words: tuple[str, ...], told: str) -> None:
-    refused = ddl("recommend", *words, status=2)
-    assert told in said(refused)
-
-
-def said(result: Result) -> str:
-    return " ".join(result.output.split())
-
-
-@pytest.mark.usefixtures("sbatch")
-def test_a_second_call_submits_nothing_twice(images: Path, stand_ins: StandIns) -> None:
-    assert "submitted: 6 jobs, 1, 2, 3, 4, 5, 6" in recommend(images).output
-    items = runs()
-    assert {item.spec.nodes for item in items} == {1, 2, 4}
-    names = {item.job_id: block_name(item.directory.parent.name, item.spec) for item in items}
-    queue = [f"{job}|ddl-{name}|PENDING|Priority" for job, name in names.items()]
-    stand_ins.add("squeue", "\n".join(queue) + "\n")
-    again = recommend(images)
-    assert "state: 18 runs: 18 submitted" in again.output
-    assert "call again" in again.output
-    # A job that is gone leaves runs to submit again.
-    stand_ins.add("squeue", "\n".join(queue[1:]) + "\n")
-    again = recommend(images)
-    assert "state: 18 runs: 3 interrupted, 15 submitted" in again.output
-    assert "submitted: 1 job, 7" in again.output
-
-
-def test_two_rounds_end_with_the_fastest_and_a_forecast(images: Path, sbatch: Path) -> None:
-    recommend(images)
-    assert len(complete_all()) == 18
-    second = recommend(images)
-    assert "state: 18 runs: 18 completed" in second.output
-    (path,) = re.findall(r"ddl study status (\S+)", second.output)
-    assert len(Study.load(Path(path)).expand()) == 18 + 6
-    left = complete_all()
-    # The test drops what is slower than the loader turbo.
-    assert {(item.spec.loader, item.spec.repeat) for item in left} == {("turbo", 2), ("turbo", 3)}
-    answer = recommend(images)
-    lines = lines_of(answer)
-    assert "turbo" in lines["use"]
-    assert lines["use"].endswith("on 4 nodes")
-    assert "PyTorch-FSDP" in lines["slower"]
-    for nodes, rate in ((1, 1500), (2, 2727), (4, 4615)):
-        found = re.search(rf"{nodes} nodes? ([\d,.]+) \[([\d,.]+), ([\d,.]+)\]", lines["sizes"])
-        middle, low, high = (float(one.replace(",", "")) for one in found.groups())
-        assert low < rate < high
-        assert middle == pytest.approx(rate, rel=0.02)
-    assert "4 starts, 95 % interval" in lines["speed"]
-    assert "1.5 times the baseline" in lines["speed"]
-    forecast = {int(nodes): int(rate.replace(",", "")) for nodes, rate
-                in re.findall(r"(\d+) nodes ([\d,]+) \[", lines["larger"])}  # fmt: skip
-    assert forecast == {8: pytest.approx(7059, rel=0.05), 16: pytest.approx(9600, rel=0.1)}
-    assert lines["accuracy"].startswith("unknown: no training of 90 epochs")
-    assert lines["start"].endswith("--site localtest")
-    (path,) = re.findall(r"study submit (\S+\.yaml)", lines["start"])
-    (run,) = Study.load(Path(path)).expand()
-    assert (run.loader, run.nodes, run.epochs) == ("turbo", 4, 90)
-
-
-def test_known_accuracy_is_told_at_its_batch(images: Path, sbatch: Path) -> None:
-    asked = ("--max-node-hours", "2.4", "--epochs", "4", "--account", "a", "--partition", "p")
-    recommend(images, *asked)
-    complete_all()
-    for item in runs():
-        if item.spec.nodes == 4:
-            append_epoch(item.directory, line(3, "eval", top1=0.5))
-    damaged = results().study("other") / "one"
-    damaged.mkdir(parents=True)
-    RunFiles(damaged).record.write_text("{")
-    # No node-hours are left for a second round.
-    answer = recommend(images, *asked)
-    lines = lines_of(answer)
-    assert lines["accuracy"].startswith("batch 32 50 [49, 51] %")
-    assert "2 starts, too few for an interval" in lines["speed"]
-    assert lines["start"].endswith("--site localtest --account a --partition p")
-
-
-def test_a_configuration_that_fails_is_named(images: Path, sbatch: Path) -> None:
-    recommend(images)
-    for item in runs():
-        if item.spec.strategy == "fsdp":
-            change(item, **BROKEN)
-    complete_all()
-    recommend(images)
-    complete_all()
-    lines = lines_of(recommend(images))
-    assert re.search(r"failed: PyTorch-FSDP.* \(on 1 node: DataError: its own\)", lines["slower"])
-
-
-def test_each_site_has_a_search_of_its_own(images: Path, tmp_path: Path) -> None:
-    """Also copies of a site's file, which have its description and may have its name."""
-    copies = [tmp_path / "copy.toml", tmp_path / "localtest.toml", tmp_path / "x/localtest.toml"]
-    copies[-1].parent.mkdir()
-    for copy in copies:
-        copy.write_bytes((SITES / "localtest.toml").read_bytes())
-    sites = ("localtest", str(SITES / "localtest.toml"), *map(str, copies))
-    asked = Request("resnet8", images)
-    named, path, *others = (
-        SiteSearch(asked, results(), site, Options(), 10.0).name for site in sites
-    )
-    assert named == path
-    assert len({named, *others}) == 1 + len(copies)
-
-
-def test_where_all_fail_the_cause_is_said(images: Path, sbatch: Path) -> None:
-    recommend(images)
-    for item in runs():
-        change(item, **BROKEN)
-    refused = recommend(images)
-    assert refused.exit_code == 1
-    assert "no configuration ran on localtest; on 1 node: DataError: its own" in said(refused)
+    assert told in said(ddl("recommend", *words, status=2))
 
 
 @pytest.mark.usefixtures("sbatch")
@@ -250,7 +138,212 @@ def test_a_site_that_cannot_be_used_is_an_error(images: Path) -> None:
     for site, message in (
         ("nowhere", "unknown site 'nowhere'; choose one of: frontier, generic"),
         ("juwels_booster", "name it with --account PROJECT"),
+        ("lumi", "finds NVIDIA's GPUs only"),
     ):
-        refused = ddl("recommend", "--data", images, "--site", site)
-        assert refused.exit_code == 1
+        refused = ddl("recommend", "--data", images, "--site", site, status=1)
         assert message in said(refused)
+    refused = ddl("recommend", "--data", images, "--site", "generic", "--workers", "8", status=1)
+    assert "--workers 8: a node of this site has 4 GPUs" in said(refused)
+
+
+@pytest.mark.parametrize(
+    ("site", "there", "absent"),
+    [
+        ("generic", "--ntasks-per-node=4\n#SBATCH --cpus-per-task=8\n", "DDL_SRUN="),
+        ("generic", "--gpus-per-node=4\n", "srun --nodes"),
+        ("generic", "#SBATCH --exclusive\n", "MASTER_ADDR"),
+        ("juwels_booster", "module load Stages/2025", "HOROVOD_CONTROLLER"),
+        ("juwels_booster", "#SBATCH --gres=gpu:4\n", "--exclusive"),
+        ("juwels_booster", "#SBATCH --signal=B:TERM@120\n#SBATCH --no-requeue\n", "USR1"),
+        ("localtest", "--ntasks-per-node=1\n#SBATCH --cpus-per-task=1\n", "nvidia-smi"),
+        ("localtest", "#SBATCH --exclusive\n", "--gpus"),
+    ],
+)
+def test_a_job_has_one_whole_node(images: Path, site: str, there: str, absent: str) -> None:
+    text = search(site, images, account="project1").script()
+    assert "#SBATCH --nodes=1\n" in text
+    assert there in text
+    assert absent not in text
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_where_steps_get_the_gpus_one_step_has_all(images: Path, tmp_path: Path) -> None:
+    site = tmp_path / "steps.toml"
+    site.write_text('description = "x"\ngpus_per_node = 4\ngpu_request = "gpus_per_task"\n')
+    text = search(str(site), images).script()
+    assert (
+        'step=(srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS' in text
+    )
+    assert "--gpus-per-task=4 --cpu-bind=none --gpu-bind=none)" in text
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def shown_by(script: str, **variables: object) -> str:
+    """Execute the script of a job with `env` in the place of the search."""
+    body, command = script.rstrip().rsplit("\n", 1)
+    assert command.startswith('exec "${step[@]}" ')
+    return output("bash", "-c", f'{body}\nexec "${{step[@]}}" env', **variables)
+
+
+def test_the_search_starts_no_steps(images: Path, tmp_path: Path, stand_ins: StandIns) -> None:
+    """Also where the job was submitted from a kernel that does, or by a measurement."""
+    given = {
+        "DDL_SRUN": "srun",
+        SERVER: "/socket",
+        HELD: "1",
+        "TMPDIR": tmp_path,
+        "PYTHONPATH": ":/a:",
+        "SLURM_JOB_ID": 17,
+    }
+    shown = shown_by(search("localtest", images).script(), **given)
+    assert not re.search(rf"^(DDL_SRUN|{SERVER}|{HELD})=", shown, re.MULTILINE)
+    assert re.search(r"^PYTHONPATH=\S+:/a$", shown, re.MULTILINE)
+
+
+def test_a_node_without_a_gpu_ends_the_job(
+    images: Path, tmp_path: Path, stand_ins: StandIns
+) -> None:
+    text = search("generic", images).script()
+    stand_ins.add("nvidia-smi", "GPU 0: A100\n")
+    assert "GPU 0: A100" in shown_by(text, TMPDIR=tmp_path)
+    stand_ins.add("nvidia-smi", status=9)
+    done = run("bash", "-c", text, TMPDIR=tmp_path)
+    assert done.returncode == 1
+    assert "nvidia-smi lists no GPU" in done.stdout
+
+
+def test_each_call_says_what_became_of_the_job(
+    images: Path, sbatch: Path, stand_ins: StandIns
+) -> None:
+    first = recommend(images)
+    assert "submitted: job 1\n" in first.output
+    name = state()["name"]
+    assert sbatch.read_text() == f"--parsable {results().root / 'recommend' / name}.sh\n"
+    queue(stand_ins, "PENDING")
+    assert "job 1, submitted 20" in (waiting := recommend(images).output)
+    assert "PENDING (Priority)" in waiting
+    assert "squeue --jobs 1\n" in waiting
+    queue(stand_ins, "RUNNING")
+    log = results().root / "recommend" / f"{name}.log"
+    log.write_text("here: 4 GPUs\nround 3\n")
+    running = recommend(images).output
+    assert "RUNNING\n" in running
+    assert "last lines of" in running
+    assert "round 3\n" in running
+    answer()
+    queue(stand_ins)
+    ended = recommend(images).output
+    assert ended.startswith(LINES)
+    assert len(sbatch.read_text().splitlines()) == 1
+
+
+def test_an_answer_names_the_training_and_a_study_of_more_nodes(
+    images: Path, sbatch: Path, stand_ins: StandIns
+) -> None:
+    options = ("--account", "a", "--partition", "p")
+    recommend(images, *options)
+    name = answer()
+    shown = recommend(images, *options).output
+    commands = re.findall(r"ddl study submit (\S+\.yaml) --data (\S+) (.*)$", shown, re.MULTILINE)
+    given = "--site localtest --account a --partition p"
+    training, nodes = commands
+    assert training == (str(training_file(results(), name)), str(images), given)
+    assert nodes[1:] == (str(images), f"{given} --dry-run")
+    path = Path(nodes[0])
+    assert path.name == f"{name}_nodes.yaml"
+    runs = Study.load(path).expand()
+    assert {one.nodes for one in runs} == {1, 2, 4}
+    assert {(one.model, one.strategy, one.gpus_per_node, one.epochs) for one in runs} == {
+        ("resnet8", "ddp", 4, 3)
+    }
+    # Changes of the user stay.
+    path.write_text(path.read_text() + "# mine\n")
+    recommend(images, *options)
+    assert path.read_text().endswith("# mine\n")
+    planned = ddl("study", "submit", path, "--data", images, "--site", "localtest", "--dry-run")
+    assert planned.exit_code == 0, planned.output
+
+
+def test_one_rank_becomes_one_rank_a_node() -> None:
+    for base in ({}, {"strategy": "single"}, {"strategy": "fsdp", "nodes": 1}):
+        training = Study(name="train", question="?", base=base, repeats=1)
+        strategies = {one.strategy for one in nodes_study(training, "train_nodes").expand()}
+        assert strategies == {"fsdp" if "nodes" in base else "ddp"}
+
+
+def test_a_job_without_an_answer_is_an_error_once(
+    images: Path, sbatch: Path, stand_ins: StandIns
+) -> None:
+    recommend(images)
+    name = state()["name"]
+    (results().root / "recommend" / f"{name}.log").write_text(
+        "Error: cannot train; try --batch 4\n"
+    )
+    stand_ins.add("sacct", f"1|ddl-{name}|FAILED|1:0\n")
+    # A dry run changes nothing.
+    for words in (("--dry-run",), ()):
+        refused = recommend(images, *words, status=1)
+        assert "job 1 ended as FAILED (1) without an answer" in said(refused)
+        assert "Error: cannot train; try --batch 4" in said(refused)
+    assert "submitted: job 2" in recommend(images).output
+
+
+def test_a_job_that_left_no_log_names_it(images: Path, sbatch: Path, stand_ins: StandIns) -> None:
+    recommend(images)
+    refused = recommend(images, status=1)
+    assert "job 1 left the queue without an answer" in said(refused)
+    assert "can the node of the job write there?" in said(refused)
+
+
+def test_no_search_is_submitted_twice(images: Path, sbatch: Path, stand_ins: StandIns) -> None:
+    recommend(images)
+    queue(stand_ins, "PENDING")
+    found = state()
+    for path in (results().root / "recommend").glob("*.job.json"):
+        path.unlink()
+    assert "job 1, submitted" in recommend(images).output
+    assert state()["job_id"] == found["job_id"]
+    assert len(sbatch.read_text().splitlines()) == 1
+    # The same number, of another cluster's job.
+    stand_ins.add("squeue", "1|other|RUNNING|None\n")
+    assert "left the queue" in said(recommend(images, status=1))
+
+
+def test_without_slurm_the_answer_is_shown_and_no_job_given_up(
+    images: Path, sbatch: Path, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recommend(images)
+    monkeypatch.setenv("PATH", str(stand_ins.folder / "nothing"))
+    assert "there is no squeue here" in said(recommend(images, status=1))
+    answer()
+    assert recommend(images).output.startswith(LINES)
+
+
+def test_a_damaged_state_is_named(images: Path, sbatch: Path) -> None:
+    recommend(images)
+    (path,) = (results().root / "recommend").glob("*.job.json")
+    path.write_text("{}")
+    refused = said(recommend(images, status=1))
+    assert "is not the state of a search" in refused
+    assert "remove it" in refused
+
+
+def test_each_site_and_each_option_has_a_search_of_its_own(images: Path, tmp_path: Path) -> None:
+    """Also copies of a site's file, which have its description and may have its name."""
+    copies = [tmp_path / "copy.toml", tmp_path / "localtest.toml", tmp_path / "x/localtest.toml"]
+    copies[-1].parent.mkdir()
+    for copy in copies:
+        copy.write_bytes((SITES / "localtest.toml").read_bytes())
+    sites = ("localtest", str(SITES / "localtest.toml"), *map(str, copies))
+    named, path, *others = (search(site, images).name for site in sites)
+    assert named == path == search("localtest", images, account="a").name
+    others += [search("localtest", images, "--batch=4").name]
+    others += [search("localtest", images, partition="p").name]
+    assert len({named, *others}) == 1 + len(copies) + 2
+
+
+def test_a_folder_that_a_script_cannot_name_is_refused(tmp_path: Path) -> None:
+    site = SiteSearch(Request("resnet8", tmp_path), (), results(), "localtest", Options())
+    site.tree = type(results())(tmp_path / "a\nb")
+    with pytest.raises(SpecError, match="rename that folder"):
+        site.script()

@@ -1,0 +1,52 @@
+"""Count what other programs take of the cores, and what this one reads from disks."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+
+class Load:
+    """What was counted in the blocks that were watched."""
+
+    def __init__(self) -> None:
+        self._core_s = self._others_s = 0.0
+        self.read_bytes = 0
+
+    @property
+    def others(self) -> float | None:
+        """Share of the cores that other programs took, 0 to 1; None if nothing was watched."""
+        return self._others_s / self._core_s if self._core_s else None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count in the block what the machine does beside this process and those it starts."""
+        cores = sorted(os.sched_getaffinity(0))
+        began, busy_s, own_s, read = time.monotonic(), _busy_s(cores), *_own()
+        try:
+            yield
+        finally:
+            own_after_s, read_after = _own()
+            others_s = _busy_s(cores) - busy_s - (own_after_s - own_s)
+            self._core_s += len(cores) * (time.monotonic() - began)
+            self._others_s += max(0.0, others_s)
+            self.read_bytes += max(0, read_after - read)
+
+
+def _busy_s(cores: list[int]) -> float:
+    """Return the seconds that some cores have worked since the machine started."""
+    times = psutil.cpu_times(percpu=True)
+    return sum(sum(times[core][:8]) - times[core].idle - times[core].iowait for core in cores)
+
+
+def _own() -> tuple[float, int]:
+    """Return CPU seconds and bytes read from disks of this process and all that it started."""
+    this = psutil.Process()
+    seconds, read = 0.0, 0
+    for process in [this, *this.children(recursive=True)]:
+        with suppress(psutil.Error):
+            seconds += sum(process.cpu_times()[:4])  # with those that have ended
+            read += process.io_counters().read_bytes
+    return seconds, read

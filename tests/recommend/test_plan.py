@@ -1,0 +1,180 @@
+"""What a search measures next, and what it may say: with made-up rates, and no run."""
+
+import pytest
+
+from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError, SpecError
+from ddl_tools.analysis import estimates
+from ddl_tools.recommend import plan
+from ddl_tools.recommend.plan import Known, Space, Verdict
+
+DEFAULT = RunSpec(
+    strategy="ddp", gpus_per_node=2, cpu_threads=1, local_batch_size=8, loader_workers=1, epochs=4,
+    train_images=64, min_steps_per_epoch=2, eval_every=0, checkpoint_every=0, device="cpu",
+)  # fmt: skip
+LOADERS = [{"loader": name} for name in ("native", "turbo", "dali_cpu")]
+SPACE = Space(
+    DEFAULT,
+    settings=[{"channels_last": True}],
+    ranks=[{"gpus_per_node": 1, "strategy": "single", "cpu_threads": 2, "local_batch_size": 16}],
+    strategies=["horovod", "fsdp"],
+    loaders=LOADERS,
+    larger=[16, 32, 64],
+    compiles=True,
+    images=1000,
+)
+
+
+class Made:
+    """A bench whose rates are functions of the configuration; all takes one second."""
+
+    def __init__(self, rate, seconds=1000.0, failed=lambda spec: ""):
+        self.known, self.left_s = Known(), seconds
+        self.parts: list[RunSpec] = []
+        self.blocks: list[list[RunSpec]] = []
+        self._rate, self._failed = rate, failed
+
+    def cost_s(self, spec):
+        return 1.0
+
+    def measure_parts(self, parts):
+        for spec in parts:
+            self.parts.append(spec)
+            self._measure(spec, self.known.rates)
+
+    def measure_block(self, block):
+        self.blocks.append(list(block))
+        for spec in block:
+            starts = self.known.starts.setdefault(spec, {})
+            self._measure(spec, {})
+            if spec not in self.known.failed:
+                starts[f"{len(self.blocks)}"] = self._rate(spec)
+
+    def _measure(self, spec, rates):
+        self.left_s -= 1
+        if why := self._failed(spec):
+            self.known.failed[spec] = why
+        else:
+            rates[spec] = self._rate(spec)
+
+
+def rate(spec: RunSpec) -> float:
+    """Return 100 for the default's training; NHWC helps, and turbo is the fastest loader."""
+    loading = {"native": 120, "turbo": 400, "dali_cpu": 300, "synthetic": 10**6}[spec.loader]
+    training = 100 * (1.5 if spec.channels_last else 1) * (0.8 if spec.strategy == "horovod" else 1)
+    training *= {8: 1, 16: 1.2, 32: 1.22, 64: 1.22}[spec.global_batch_size // 2]
+    training *= 1.6 if spec.compile else 1
+    return float(loading if spec.work == "load" else min(loading, training))
+
+
+def searched(made: Made, space: Space = SPACE) -> Made:
+    plan.search(space, made)
+    return made
+
+
+def test_parts_are_measured_before_anything_whole() -> None:
+    made = searched(Made(rate))
+    assert all(spec.loader == "synthetic" or spec.work == "load" for spec in made.parts)
+    assert len(made.parts) == len(set(made.parts)) > 8
+    assert {spec.loader for spec in made.parts if spec.work == "load"} == {
+        "native", "turbo", "dali_cpu",
+    }  # fmt: skip
+    assert all(spec.loader != "synthetic" and spec.work == "train"
+               for block in made.blocks for spec in block)  # fmt: skip
+
+
+def test_changes_that_help_only_together_are_found() -> None:
+    """The native loader hides what a faster training brings, and the other way round."""
+    made = searched(Made(rate))
+    leader = plan.ranking(SPACE, made.known)[0]
+    assert (leader.loader, leader.channels_last, leader.compile) == ("turbo", True, True)
+    ratio = made.known.ratio(leader, DEFAULT)
+    assert ratio.ratio == pytest.approx(2.4)
+    assert plan.verdict(ratio) == Verdict.PROVEN
+
+
+def test_each_block_has_the_default_and_few_rivals() -> None:
+    made = searched(Made(rate))
+    assert {block[0] for block in made.blocks} == {DEFAULT}
+    sizes = [len([one for one in block if one.global_batch_size == 16]) for block in made.blocks]
+    assert max(sizes) <= 1 + plan.RIVALS
+    assert len(made.blocks) == plan.MOST_STARTS
+
+
+@pytest.mark.parametrize("seconds", [26, 30, 40])
+def test_little_time_is_kept_for_starts_that_prove(seconds: int) -> None:
+    made = searched(Made(rate, seconds=seconds))
+    leader = plan.ranking(SPACE, made.known)[0]
+    assert len(made.known.starts[leader]) >= plan.STARTS
+    assert made.left_s >= 0
+
+
+def test_batches_double_until_little_is_gained() -> None:
+    made = searched(Made(rate))
+    tried = {spec.local_batch_size for spec in made.parts if spec.gpus_per_node == 2}
+    assert tried == {8, 16, 32}
+    leader = plan.ranking(SPACE, made.known)[0]
+    larger = plan.larger_batch(SPACE, made.known, leader)
+    assert (larger.local_batch_size, larger.base_lr) == (16, 2 * DEFAULT.base_lr)
+    assert larger in made.known.starts
+    assert larger not in plan.ranking(SPACE, made.known)
+
+
+def test_an_out_of_memory_is_a_result() -> None:
+    made = searched(Made(rate, failed=lambda spec: "memory" * (spec.local_batch_size >= 16)))
+    assert all(spec.global_batch_size == 16 for block in made.blocks for spec in block)
+    assert plan.larger_batch(SPACE, made.known, plan.ranking(SPACE, made.known)[0]) is None
+
+
+def test_a_loader_that_limits_ends_the_search_for_a_faster_training() -> None:
+    slow = [{"loader": "native"}]
+    made = searched(Made(rate), Space(DEFAULT, SPACE.settings, loaders=slow, compiles=True,
+                                      larger=SPACE.larger))  # fmt: skip
+    assert not any(spec.compile or spec.local_batch_size > 8 for spec in made.parts)
+
+
+def test_a_second_call_goes_on_with_what_is_known() -> None:
+    made = searched(Made(rate))
+    parts, blocks = len(made.parts), len(made.blocks)
+    made.left_s = 1000.0
+    searched(made)
+    assert len(made.parts) == parts
+    assert len(made.blocks) == blocks + plan.MOST_STARTS
+    assert made.blocks[blocks][1] == plan.ranking(SPACE, made.known)[0]
+
+
+def test_a_configuration_that_fails_is_not_tried_again() -> None:
+    def failed(spec: RunSpec) -> str:
+        return "no" if spec.loader == "turbo" and spec.work == "train" else ""
+
+    made = searched(Made(rate, failed=failed))
+    tried = [spec for block in made.blocks for spec in block if spec.loader == "turbo"]
+    assert len(tried) == len(set(tried)) > 0
+    assert plan.ranking(SPACE, made.known)[0].loader == "dali_cpu"
+
+
+def test_too_little_time_says_how_much_would_do() -> None:
+    with pytest.raises(SpecError, match=r"too short to compare .*; \d minutes would do"):
+        searched(Made(rate, seconds=2.0))
+
+
+def test_without_a_training_the_first_failure_is_told() -> None:
+    with pytest.raises(LaunchError, match="nothing can be trained here: misspelt"):
+        searched(Made(rate, failed=lambda spec: "misspelt"))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "others", "said"),
+    [
+        ([1.30, 1.28, 1.31], 0.0, Verdict.PROVEN),
+        ([1.30, 1.28, 1.31], 0.5, Verdict.PROVEN),
+        ([1.30, 1.28], 0.0, Verdict.UNPROVEN),
+        ([1.6, 0.9, 1.3], 0.0, Verdict.UNPROVEN),
+        ([1.6, 0.9, 1.3], 0.5, Verdict.DISTURBED),
+        ([1.02, 0.99, 1.01], 0.0, Verdict.DEFAULT),
+        ([0.7, 0.72, 0.71], 0.0, Verdict.DEFAULT),
+        ([], 0.0, Verdict.DEFAULT),
+    ],
+)
+def test_the_verdict(ratios: list[float], others: float, said: Verdict) -> None:
+    assert plan.verdict(estimates.middle(ratios), others) == said
