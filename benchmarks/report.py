@@ -16,11 +16,11 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.interleaved import CLOCKS, RESULTS, interval, judged, shown
-from ddl_core.retired import FED
 from ddl_tools.analysis.estimates import middle
 from ddl_tools.analysis.figures import advice as figure_of_advice
 from ddl_tools.markdown import table
 from ddl_tools.markdown import written as blocks_written
+from ddl_tools.recommend.plan import Verdict
 from ddl_tools.records.paths import FIGURES
 from ddl_tools.scaling import amdahl, paper
 from ddl_tools.scaling import emulated as scaling_emulated
@@ -37,7 +37,7 @@ OTHERS = (
     "launch_cost",
     "loader_memory",
     "recommend_choice",
-    "recommend_errors",
+    "recommend_worlds",
     "scaling",
     "slurm_faults",
 )
@@ -99,8 +99,8 @@ def others() -> str:
     lines = []
     if found := result("coverage"):
         lines += covered(found)
-    if result("recommend_errors"):
-        lines.append(f"`recommend_errors`: {errors_of_searches()}")
+    if found := result("recommend_worlds"):
+        lines.append(f"`recommend_worlds`: {in_short(found)}")
     if result("recommend_choice"):
         lines.append(f"`recommend_choice`: {choices()}")
     if found := result("figures_10k"):
@@ -172,45 +172,67 @@ def covered(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def errors_of_searches() -> str:
-    """Return how often simulated searches drop the best configuration."""
-    found = result("recommend_errors")
+def worlds() -> str:
+    """Return how good the answers of simulated searches are, in each world, new and old."""
+    found = result("recommend_worlds")
     if found is None:
         return NOT_YET
-    cells = found["cells"]
-    most = max(one["dropped_best"] for one in cells)
-    left = max(one["left"] for one in cells if (one["field"], one["size"]) == ("falling", 10))
+    head = ["world", "within 5 % of the best", "mean loss", "wrongly proven", "proven",
+            "too disturbed", "older search: within 5 %", "mean loss"]  # fmt: skip
+    rows = []
+    for name, new in found["new"].items():
+        old, said = found["old"][name], new["verdicts"]
+        rows.append(
+            [
+                f"`{name}`",
+                _binomial(new["good"]),
+                f"{new['loss_mean']:.1%}",
+                _binomial(new["wrongly_proven"]),
+                f"{said[Verdict.PROVEN]:.0%}",
+                f"{said[Verdict.DISTURBED]:.0%}",
+                _binomial(old["good"]),
+                f"{old['loss_mean']:.1%}",
+            ]
+        )
+    searches = (next(iter(found[kind].values()))["searches"] for kind in ("new", "old"))
+    new, old = (f"{number:,}" for number in searches)
+    text = f"{new} searches of ten minutes in each world, and {old} of the older search:"
+    return f"{text}\n\n{table(head, rows)}"
+
+
+def _binomial(found: dict[str, float]) -> str:
+    """Return a share with its 95 % interval."""
+    share, low, high = (f"{found[part]:.1%}" for part in ("share", "low", "high"))
+    return f"{share} [{low}, {high}]"
+
+
+def in_short(found: dict[str, Any]) -> str:
+    """Return the range over worlds of what simulated searches reach."""
+    good, old = (percents(one["good"]["share"] for one in found[kind].values())
+                 for kind in ("new", "old"))  # fmt: skip
+    wrong = percents(one["wrongly_proven"]["share"] for one in found["new"].values())
     return (
-        f"In {found['searches'] * len(cells):,} simulated searches of {len(cells)} kinds, one "
-        "configuration is 5 % faster than all others. With "
-        f"{found['starts']} starts, at most {100 * most:.1f} % of a kind drop it. Of ten "
-        f"configurations, each 10 % slower than the one before, {left:.1f} are left on average."
+        f"{good} of the searches of a world recommend what is within 5 % of the best (older "
+        f"search: {old}); {wrong} are wrongly proven."
     )
 
 
 def choices() -> str:
-    """Return what three searches chose beside the fastest of all combinations."""
+    """Return what searches of this machine have answered, and whether that fits together."""
     found = result("recommend_choice")
     if found is None:
         return NOT_YET
-    every = found["configurations"]
-    counts = Counter(
-        f"{one['configuration']}, {shown(one['to_fastest'])} of the fastest"
-        for one in found["searches"]
-    )
-    chosen = "; ".join(f"{text} ({number} times)" for text, number in counts.items())
-    faster = {name for one in found["searches"] for name in one["faster_by_margin"]}
-    surely = {name for one in found["searches"] for name in one["surely_faster"]}
-    starts = statistics.mode(one["starts"] for one in every)
-    # Measured before DALI read by itself.
-    fastest = every[0]["configuration"].replace("DALI (CPU)", FED)
+    told = []
+    for one in found["searches"]:
+        ratio = one["to_default"].get(one["chosen"])
+        own = f", {shown(ratio)} times the default" if ratio else ""
+        told.append(f"{one['verdict']}{': ' * bool(one['chosen'])}{one['chosen']}{own}")
+    counts = Counter(told)
+    answers = "; ".join(f"*{text}* ({number} times)" for text, number in counts.items())
+    doubts = ", ".join(found["contradictions"]) or "none"
     return (
-        f"{len(found['searches'])} searches of {found['minutes']:g} minutes recommended these "
-        f"changes of the baseline: {chosen}. A study of all {len(every)} combinations, "
-        f"{found['exhaustive_minutes']:g} minutes with {starts} starts of most, found "
-        f"{fastest} to be the fastest. By the mean, {len(faster) or 'none'} of "
-        "the others is more than 5 % faster than a recommended one; by its interval, "
-        f"{len(surely) or 'none'} is faster."
+        f"{len(found['searches'])} searches of {found['minutes']:g} minutes answered: {answers}. "
+        f"Configurations in which two searches contradict each other: {doubts}."
     )
 
 
@@ -399,7 +421,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "advice": advice,
     "emulated": emulated,
     "memory": memory,
-    "searches": errors_of_searches,
+    "worlds": worlds,
     "choices": choices,
 }
 TEXTS = (
