@@ -99,7 +99,10 @@ class Answer:
                     f"{self._minutes()} more minutes would do"
                 )
             case Verdict.DISTURBED:
-                return f"{self.verdict}: {self._machine()}; call again on a quiet machine"
+                return (
+                    f"{self.verdict}: {self._machine()}; the fastest so far, {change}, reached "
+                    f"{span(self.ratio)} times the default; call again on a quiet machine"
+                )
         return f"{self.verdict}" + (
             f"; the fastest other one, {change}, reached {span(self.ratio)} of it"
             if self.ratio.n

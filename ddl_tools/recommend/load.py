@@ -21,8 +21,11 @@ class Load:
         return self._others_s / self._core_s if self._core_s else None
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Count in the block what the machine does beside this process and those it starts."""
+    def watched(self, loading: bool = False) -> Iterator[None]:
+        """Count in the block what the machine does beside this process and those it starts.
+
+        Reading counts where they load images and nothing else: programs come from disks as well.
+        """
         cores = sorted(os.sched_getaffinity(0))
         began, busy_s, own_s, read = time.monotonic(), _busy_s(cores), *_own()
         try:
@@ -32,7 +35,7 @@ class Load:
             others_s = _busy_s(cores) - busy_s - (own_after_s - own_s)
             self._core_s += len(cores) * (time.monotonic() - began)
             self._others_s += max(0.0, others_s)
-            self.read_bytes += max(0, read_after - read)
+            self.read_bytes += max(0, read_after - read) if loading else 0
 
 
 def _busy_s(cores: list[int]) -> float:

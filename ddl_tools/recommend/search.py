@@ -112,7 +112,7 @@ class Search:
             update={"train_images": min(found.images, steps), "epochs": 2}
         )
         try:
-            self._take(self._part(short))
+            self._take(self._executed(short))
         except LaunchError as error:
             batch = max(1, short.local_batch_size // 2)
             memory = self._failure(short).category == "out_of_memory"
@@ -164,18 +164,23 @@ class Search:
         record = read_record(self.tree.study(self.parts_name) / spec.run_id)
         return record.error or Failure.of("NotStarted", "it has not ended")
 
-    def _part(self, spec: RunSpec) -> list[EpochRecord]:
-        """Measure a part, unless that was done; return its epochs."""
-        directory = plan_run(spec, self.parts_name, self.tree, self.request.data_dir)
+    def _part(self, spec: RunSpec) -> None:
+        """Measure a part, unless that was done."""
         before = [item.spec for item in self._entries(self.parts_name)]
         parts = study_of(self.parts_name, self.request.model, dict.fromkeys([*before, spec]))
         write_study(parts, self.tree)
+        self._executed(spec)
+
+    def _executed(self, spec: RunSpec) -> list[EpochRecord]:
+        """Execute a run on ranks that stay, unless that was done; return its epochs."""
+        directory = plan_run(spec, self.parts_name, self.tree, self.request.data_dir)
         record = read_record(directory)
         if record.status in FAILED:
             raise LaunchError(str(record.error))
         if record.status != "completed":
-            with self.load.watched():
-                self._ranks(spec).run(directory, follow(self._label(spec)))
+            ranks = self._ranks(spec)
+            with self.load.watched(loading=spec.work == "load"):
+                ranks.run(directory, follow(self._label(spec)))
         return read_epochs(directory)
 
     def _label(self, spec: RunSpec) -> str:
@@ -230,8 +235,6 @@ class Search:
         found = Known(took=self.known.took)
         for item in self._entries(self.parts_name):
             rows = [row for row in _rows(item) if not row.cold]
-            if item.spec.epochs != plan.PART_EPOCHS:
-                continue  # the pilot
             if rows:
                 values = [row.throughput_samples_per_s for row in rows]
                 found.rates[first(item.spec)] = estimates.middle(values).ratio
