@@ -140,6 +140,12 @@ def of_ranks(token: str) -> list[psutil.Process]:
     return found
 
 
+def busy_seconds(cores: Iterable[int]) -> float:
+    """Return the seconds that some cores have worked for any program, since the system started."""
+    times = psutil.cpu_times(percpu=True)
+    return sum(sum(times[core][:8]) - times[core].idle - times[core].iowait for core in cores)
+
+
 def memory_bytes(of: Iterable[psutil.Process]) -> int:
     """Return the main memory that processes hold; a page that several share counts once.
 

@@ -14,6 +14,7 @@ from ddl_core.errors import LaunchError, RecordError
 from ddl_core.files import cannot_write
 from ddl_tools.emulation.compute import of_this_rank
 from ddl_tools.emulation.nodes import LINK
+from ddl_tools.processes import busy_seconds
 from ddl_tools.records.paths import EmulationFiles
 from ddl_tools.records.storage import Strict, read_text, write_atomically
 
@@ -63,13 +64,11 @@ class RankCounters:
         write_counters(self._files, compute.rank, counters)
 
     def _read(self) -> dict[str, Any]:
-        times = psutil.cpu_times(percpu=True)
-        cores = (times[core] for core in self._cores)
         sent = {"sent_bytes": _sent_bytes()} if self._first_of_node else {}
         return sent | {
             "wall_s": time.perf_counter(),
             "cpu_s": time.process_time(),
-            "machine_cpu_s": sum(sum(core[:8]) - core.idle - core.iowait for core in cores),
+            "machine_cpu_s": busy_seconds(self._cores),
         }
 
 

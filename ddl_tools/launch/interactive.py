@@ -271,7 +271,7 @@ class Engines:
             gone = self._ended()
             whole = not self._broken and all(answer.ready() for answer in answers)
         finally:
-            if not whole or not _completed(files) or _one_run_per_process(spec):
+            if not whole or not _completed(files) or one_run_per_process(spec):
                 self.close()
         if not _completed(files):
             raise ranks.Failed(cause or diagnose.diagnose(files, logs, 0, ended=gone))
@@ -321,7 +321,7 @@ def _stop_controller(cluster: Any) -> None:
             process.kill()
 
 
-def _one_run_per_process(spec: RunSpec) -> bool:
+def one_run_per_process(spec: RunSpec) -> bool:
     """Say whether engines may execute no second run: it could fail, or use old code of a user."""
     parts = (known(kind, getattr(spec, kind)) for kind in ("strategy", "loader", "model"))
     return any(part is not None and part.one_run_per_process for part in parts)

@@ -11,7 +11,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ddl_core.config import RunSpec
 from ddl_core.errors import Interrupted, LaunchError
 from ddl_core.files import some
-from ddl_core.registry import title
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import commits
 from ddl_tools.analysis.estimates import Estimate
@@ -304,7 +303,7 @@ class Answer:
             lstrip_blocks=True,
             autoescape=False,  # Python, not a web page
         ).get_template(CODE.name)
-        text = source.render(spec=self.chosen, strategy=title("strategy", self.chosen.strategy))
+        text = source.render(spec=self.chosen)
         return text.strip().splitlines()
 
     def _ids(self, spec: RunSpec) -> list[str]:

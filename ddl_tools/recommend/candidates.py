@@ -1,5 +1,6 @@
 """What can be tried here: the machine, the data, and the settings that a search varies."""
 
+import hashlib
 import math
 import re
 import shutil
@@ -89,6 +90,13 @@ def site_space(request: Request, site: Site) -> Space:
     found = _space(request, device, ranks * site.cpus_per_rank, {ranks})
     loaders = [one for one in found.loaders if site.dali or not one["loader"].startswith("dali")]
     return replace(found, loaders=loaders, machine=site.description, hardware=site.description)
+
+
+def search_name(model: str, text: str) -> str:
+    """Return the name of the study of a search, by its network and a text that tells it apart."""
+    word = re.sub(r"\W", "_", model.lower(), flags=re.ASCII)
+    # A study's name has at most LONGEST_NAME characters; the hash tells long ones apart.
+    return f"recommend_{word[:64]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def _powers(most: int) -> set[int]:

@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
+from ddl_tools.processes import busy_seconds
+
 
 class Load:
     """What was counted in the blocks that were watched."""
@@ -27,21 +29,15 @@ class Load:
         Reading counts where they load images and nothing else: programs come from disks as well.
         """
         cores = sorted(os.sched_getaffinity(0))
-        began, busy_s, own_s, read = time.monotonic(), _busy_s(cores), *_own()
+        began, busy_s, own_s, read = time.monotonic(), busy_seconds(cores), *_own()
         try:
             yield
         finally:
             own_after_s, read_after = _own()
-            others_s = _busy_s(cores) - busy_s - (own_after_s - own_s)
+            others_s = busy_seconds(cores) - busy_s - (own_after_s - own_s)
             self._core_s += len(cores) * (time.monotonic() - began)
             self._others_s += max(0.0, others_s)
             self.read_bytes += max(0, read_after - read) if loading else 0
-
-
-def _busy_s(cores: list[int]) -> float:
-    """Return the seconds that some cores have worked since the machine started."""
-    times = psutil.cpu_times(percpu=True)
-    return sum(sum(times[core][:8]) - times[core].idle - times[core].iowait for core in cores)
 
 
 def _own() -> tuple[float, int]:

@@ -4,10 +4,8 @@ Parts are runs of a study of their own, and whole configurations those of an int
 second call goes on from these records.
 """
 
-import hashlib
 import math
 import os
-import re
 import signal
 import sys
 import threading
@@ -19,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, LaunchError
-from ddl_core.registry import known
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import Interleaved, block_means
 from ddl_tools.analysis.tables import write_tables
@@ -29,7 +26,14 @@ from ddl_tools.launch.screen import follow
 from ddl_tools.launch.study import plan_run, run_study
 from ddl_tools.processes import stoppable
 from ddl_tools.recommend import plan
-from ddl_tools.recommend.candidates import Request, describe, difference, epoch_size, space
+from ddl_tools.recommend.candidates import (
+    Request,
+    describe,
+    difference,
+    epoch_size,
+    search_name,
+    space,
+)
 from ddl_tools.recommend.load import Load
 from ddl_tools.recommend.plan import Known, Space
 from ddl_tools.records.ledger import Entry, ledger, read_study, write_study
@@ -64,7 +68,7 @@ class Search:
         self._start_s = START_S[self.space.default.device]
         self._rate = 1.0  # of the default's training
         self._engines: Engines | None = None
-        self._size: tuple[int, int, int] | None = None
+        self._size: list[int] = []
 
     @property
     def left_s(self) -> float:
@@ -203,8 +207,9 @@ class Search:
 
     def _stays(self, spec: RunSpec) -> bool:
         """Say whether a part may find ranks that are there already."""
-        entry = known("strategy", spec.strategy)
-        return self._size == _size(spec) and not (entry and entry.one_run_per_process)
+        from ddl_tools.launch.interactive import one_run_per_process
+
+        return self._size == _size(spec) and not one_run_per_process(spec)
 
     def _close(self) -> None:
         """End the ranks of parts."""
@@ -281,9 +286,7 @@ def _name(request: Request, found: Space) -> str:
     """Return the name of the study of a search: a longer time, or other epochs, go on with it."""
     asked = replace(request, epochs=1, minutes=1.0)
     text = f"{asked} {found.hardware} {found.default.run_id}"
-    model = re.sub(r"\W", "_", request.model.lower(), flags=re.ASCII)
-    # A study's name has at most LONGEST_NAME characters; the hash tells long ones apart.
-    return f"recommend_{model[:64]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return search_name(request.model, text)
 
 
 def study_of(
@@ -314,9 +317,11 @@ def first(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update={"repeat": 0})
 
 
-def _size(spec: RunSpec) -> tuple[int, int, int]:
+def _size(spec: RunSpec) -> list[int]:
     """Return what is fixed when ranks start."""
-    return spec.nodes, spec.gpus_per_node, spec.cpu_threads
+    from ddl_tools.launch.interactive import FIXED
+
+    return [getattr(spec, name) for name in FIXED]
 
 
 def _rows(item: Entry) -> list[EpochRecord]:

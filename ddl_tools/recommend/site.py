@@ -4,9 +4,7 @@ The job executes `ddl recommend` without ``--site``; ``--as`` names its search. 
 lies beside the answer, so that each call of the same command knows what is due.
 """
 
-import hashlib
 import math
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -29,7 +27,7 @@ from ddl_tools.launch.slurm.site import Site, clock, find_site, seconds
 from ddl_tools.launch.slurm.slurm_cli import Queue, QueuedJob
 from ddl_tools.processes import uninterrupted
 from ddl_tools.recommend.answer import answer_file, training_file, write_study_file
-from ddl_tools.recommend.candidates import Request, site_space
+from ddl_tools.recommend.candidates import Request, search_name, site_space
 from ddl_tools.records.ledger import exclusive
 from ddl_tools.records.paths import PROJECT, SITES, Tree, portable, results_words
 from ddl_tools.records.storage import Strict, now, read_text, write_atomically
@@ -78,8 +76,7 @@ class SiteSearch:
         place = file.stem if own else portable(file)
         words = [*words, f"--data={request.data_dir}", f"--results={tree.root}"]
         text = shlex.join([place, options.partition or "", *words])
-        model = re.sub(r"\W", "_", request.model.lower(), flags=re.ASCII)
-        self.name = f"recommend_{model[:64]}_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+        self.name = search_name(request.model, text)
         self.words = ("recommend", *words, f"--as={self.name}")
         self.limit_s = round(60 * request.minutes) + MARGIN_S
 
