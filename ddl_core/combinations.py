@@ -60,6 +60,8 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
         "use 'ddp', or accumulation in place of ranks",
     ),
     ({"loader": ["synthetic"], "data_format": ["tfrecord"]}, "it reads no files", "leave it out"),
+    ({"loader": ["synthetic"], "uncached": YES}, "it reads no files", "leave it out"),
+    ({"loader": ["memory"], "uncached": YES}, "it reads files once", "leave it out"),
     ({"loader": ["synthetic"], "work": ["load"]}, "nothing waits for it", "use another loader"),
     ({"loader": ["dali_gpu"], "device": ["cpu"]}, "it needs a GPU", "use 'dali_cpu'"),
     ({"loader": DALI, "loader_workers": [0]}, "DALI needs at least one thread", "use 1 or more"),

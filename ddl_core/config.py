@@ -143,6 +143,9 @@ class RunSpec(BaseModel):
     persistent_workers: bool = Field(
         True, description="loader processes that live from epoch to epoch"
     )
+    uncached: bool = Field(
+        False, description="images of an epoch leave the system's cache before it begins"
+    )
     dali_decode: Literal["gpu", "cpu"] = Field(
         "gpu", description="loader dali_gpu: where images are decoded; the GPU resizes them"
     )

@@ -1,9 +1,9 @@
-"""Files that are written whole; how messages show what a user hands in."""
+"""Files that are written whole or read uncached; how messages show what a user hands in."""
 
 import os
 import reprlib
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -35,6 +35,17 @@ def require_file(path: Path | str) -> None:
     """Raise `OSError` unless a path is a plain file: a fifo would wait, a device has no end."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError(None, "it is not a plain file", os.fspath(path))
+
+
+def drop_cached(paths: Iterable[str]) -> None:
+    """Let the system forget what it keeps of some files; what is not on the disk yet stays."""
+    for path in paths:
+        with suppress(OSError):  # a loader that cannot read it says so
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
 
 
 def describe(error: ValidationError, model: type[BaseModel]) -> str:

@@ -20,6 +20,7 @@ from ddl_core.data.sampling import (
 from ddl_core.data.tfrecord import RecordList, list_records, shards_folder
 from ddl_core.errors import DataError, SpecError
 from ddl_core.fairness import Source
+from ddl_core.files import drop_cached
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,10 @@ class Dataset:
         """Return the name of an image for messages."""
         return self.listing.name(self._index(number))
 
+    def paths(self, numbers: Indices) -> set[str]:
+        """Return the paths of the files that hold some images."""
+        return self.listing.paths(self.chosen[numbers % len(self.chosen)])
+
     def of_pass(self, numbers: Indices, again: int) -> Indices:
         """Return the places in `listing` of those of some ascending numbers that a pass has."""
         first = again * len(self.chosen)
@@ -115,6 +120,9 @@ class ImageSource(Source):
         self._plan.epoch = epoch
         self.corrupt_images = 0
         self.seen = []
+        if self._spec.uncached:
+            own = np.arange(self.images) if self.own_order else self._plan.numbers()
+            drop_cached(self._files.paths(own))
 
     def __len__(self) -> int:
         return len(self._plan)

@@ -66,6 +66,10 @@ class ImageList:
         """Return an image's path."""
         return f"{self.root}/{self.name(index)}"
 
+    def paths(self, indices: NDArray[np.int64]) -> set[str]:
+        """Return the paths of some images."""
+        return {self.path(index) for index in indices.tolist()}
+
     def label(self, index: int) -> int:
         """Return an image's class as an index into `classes`."""
         return int(self.labels[index])

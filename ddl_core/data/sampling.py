@@ -113,6 +113,10 @@ class BatchSampler:
             return train_batches(self._spec, self._images, self._epoch, self._rank)
         return eval_batches(self._spec, self._images, self._rank, self._world_size)
 
+    def numbers(self) -> Indices:
+        """Return the images of the epoch, ascending."""
+        return np.unique(np.concatenate([np.empty(0, np.int64), *self._draw()]))
+
     def __len__(self) -> int:
         return self._count
 

@@ -229,6 +229,11 @@ class RecordList:
                 f"{where}: {error}; check the set: ddl data verify {self.folder}"
             ) from None
 
+    def paths(self, indices: NDArray[np.int64]) -> set[str]:
+        """Return the paths of the shards that hold some records."""
+        shards = np.unique(np.searchsorted(self._starts, indices, side="right") - 1)
+        return {f"{self.folder}/{self.shards[shard]}" for shard in shards.tolist()}
+
     def name(self, index: int) -> str:
         """Return shard and number of a record."""
         shard, number = self._locate(index)
