@@ -48,6 +48,7 @@ OF_JOB = ("data_dir", "tree", "name")
               "GPU bf16]")  # fmt: skip
 @click.option("--image-size", type=click.IntRange(8, 4096), default=224, metavar="N",
               help="Side of the training crop (pixels).")  # fmt: skip
+@click.option("--uncached", is_flag=True, help="Read the images of each epoch from the disk.")
 @common.site_option("Measure in a SLURM job on one node: a name from slurm/, or a path.")
 @common.account_option
 @common.partition_option

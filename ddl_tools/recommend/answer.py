@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ddl_core.config import RunSpec
 from ddl_core.errors import Interrupted, LaunchError
 from ddl_core.files import some
+from ddl_core.registry import title
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import commits
 from ddl_tools.analysis.estimates import Estimate
@@ -37,7 +38,7 @@ WORTH = 0.10  # gain that the removal of a part must promise to count as the lim
 # Fields that shape the measurement and not the training.
 _OF_SEARCH = {
     *("epochs", "train_images", "min_steps_per_epoch", "discard_steps"),
-    *("eval_every", "checkpoint_every", "repeat"),
+    *("eval_every", "checkpoint_every", "repeat", "uncached"),
 }
 LOADER, COMMUNICATION, WAITING, COMPUTE = "loader", "communication", "waiting", "compute"
 ADVICE = {
@@ -205,9 +206,12 @@ class Answer:
         return "; ".join(f"{name}: {some(texts)}" for name, texts in lists.items() if texts)
 
     def _untried(self) -> list[str]:
-        """Return parts for which there was no time, and what is not installed."""
+        """Return parts for which there was no time, and what is refused or not installed."""
         parts = [difference(spec, self.default) for spec in plan.next_parts(self.space, self.known)]
-        return ([f"no time for {some(parts)}"] if parts else []) + list(self.space.missing)
+        refused = [f"{title('strategy', name)} ({why.partition(';')[0]})"
+                   for name, why in plan.refused(self.space, self.known).items()]  # fmt: skip
+        late = [f"no time for {some(parts)}"] if parts else []
+        return [*late, *refused, *self.space.missing]
 
     def _checked(self) -> str:
         parts = [one.replace(" (docs/explanation/fairness.md)", "")
@@ -220,6 +224,8 @@ class Answer:
         if self.search.load.others is None:
             return ""  # nothing was measured in this call
         read = self.search.load.read_bytes
+        if read < MEGABYTE and self.default.uncached:
+            return "read without the system's cache; yet no disk of this machine was read"
         if read < MEGABYTE:
             return "read from memory, not from a disk: a set larger than the memory may be slower"
         return f"{read / MEGABYTE:,.0f} MB were read from disks"

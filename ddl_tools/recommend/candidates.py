@@ -53,6 +53,7 @@ class Request:
     image_size: int = 224
     precision: str | None = None
     max_batch: int | None = None
+    uncached: bool = False
 
 
 def space(request: Request) -> Space:
@@ -122,6 +123,7 @@ def _space(request: Request, device: str, cores: int, counts: set[int]) -> Space
             "discard_steps": 1,
             "eval_every": 0,
             "checkpoint_every": 0,
+            "uncached": request.uncached,
             **_ranks(most, cores),
         }
     )

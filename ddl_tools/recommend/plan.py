@@ -7,6 +7,7 @@ with the default. ``benchmarks/recommend_worlds.py`` searches worlds in which th
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,15 +25,16 @@ WORTH = 1.25  # a forecast within this factor of the best one is worth a start
 STARTS = 3  # of a configuration: an interval needs so many
 MOST_STARTS = 10  # of a configuration in one call
 RIVALS = 8  # configurations beside the default in a block at most
-ENOUGH = 4  # in the first block, before there is time for more starts
+ENOUGH = 4
 FINALISTS = 2  # in later blocks
 CLOSE = 1.10  # a configuration within this factor of the leader gets another start
 RESERVE = 0.5  # share of the time that parts leave for whole configurations at most
+AGAIN = 0.2  # share of the time that measuring all parts again may take
 GAIN = 1.05  # of a doubled batch, for another doubling
 DISTURBED = 0.15  # share of the cores that other programs may take
 PART_EPOCHS = 3  # a cold one, and two that count
 # A configuration has these from its loader, and all others from its training.
-LOADER_FIELDS = ("loader", "dali_decode", "data_format", "train_images")
+LOADER_FIELDS = ("loader", "dali_decode", "data_format", "train_images", "uncached")
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,9 @@ class Space:
 class Known:
     """What was measured, by configuration (`repeat` 0). Rates are images per second.
 
-    `rates` are those of parts. `starts` has the rates of whole configurations by block: those of
-    one block were interleaved. `failed` has reasons, and `took` the seconds of a part or start.
+    `rates` are those of parts; of a part that was measured twice, the higher one. `starts` has the
+    rates of whole configurations by block: those of one block were interleaved. `failed` has
+    reasons, and `took` the seconds of a part or start.
     """
 
     rates: dict[RunSpec, float] = field(default_factory=dict)
@@ -95,7 +98,10 @@ class Bench(Protocol):
         """Return the seconds that a part or a start takes, as far as is known now."""
 
     def measure_parts(self, parts: Sequence[RunSpec]) -> None:
-        """Measure parts one after the other: `known` has their rates, or why they failed."""
+        """Measure parts one after the other: `known` has their rates, or why they failed.
+
+        What was measured already, also as a repeat, is not measured anew.
+        """
 
     def measure_block(self, block: Sequence[RunSpec]) -> None:
         """Start configurations, interleaved: `known` has their rates, or why they failed."""
@@ -104,17 +110,20 @@ class Bench(Protocol):
 def search(space: Space, bench: Bench) -> None:
     """Measure parts, then whole configurations, until the time is over or all have enough starts.
 
-    `LaunchError` if nothing can be trained. `SpecError` if the time is too short for an answer.
+    `LaunchError` if the default cannot be trained: everything is compared with it. `SpecError` if
+    the time is too short for an answer.
     """
     total_s = bench.left_s
-    while parts := next_parts(space, bench.known):
-        reserve_s = min(RESERVE * total_s, STARTS * 3 * bench.cost_s(space.default))
-        if bench.cost_s(parts[0]) > bench.left_s - reserve_s:
-            break
-        bench.measure_parts(parts[:1])
+    measure_parts(space, bench, total_s)
+    # A second time where that is cheap: other programs may have been at work the first time.
+    if sum(map(bench.cost_s, bench.known.rates)) <= AGAIN * total_s:
+        bench.measure_parts([spec.model_copy(update={"repeat": 1}) for spec in bench.known.rates])
+        measure_parts(space, bench, total_s)
     if not forecasts(space, bench.known) and (failed := bench.known.failed):
         raise LaunchError(f"nothing can be trained here: {next(iter(failed.values()))}")
     for _ in range(MOST_STARTS):
+        if why := bench.known.failed.get(space.default):
+            raise LaunchError(f"the default fails with its loader, and with it all ratios: {why}")
         block = next_block(space, bench)
         if not block:
             break
@@ -139,11 +148,53 @@ def changed(spec: RunSpec, *levels: Level) -> list[RunSpec]:
     return found
 
 
+def measure_parts(space: Space, bench: Bench, total_s: float) -> None:
+    """Measure what may matter, as long as enough time is left for starts.
+
+    Larger batches are another question than that of the fastest at equal batch: they leave all the
+    time that a proof needs.
+    """
+    while parts := next_parts(space, bench.known):
+        reserve_s = proof_s(space, bench)
+        if parts[0].global_batch_size <= space.default.global_batch_size:
+            reserve_s = min(reserve_s, RESERVE * total_s)
+        if bench.cost_s(parts[0]) > bench.left_s - reserve_s:
+            return
+        bench.measure_parts(parts[:1])
+
+
+def proof_s(space: Space, bench: Bench) -> float:
+    """Return the seconds for which the starts last that prove a gain."""
+    many = rivals(space, bench.known)[:ENOUGH] or [space.default] * ENOUGH
+    starts = [space.default, *many, *(STARTS - 1) * [space.default, *many[:FINALISTS]]]
+    return sum(map(bench.cost_s, starts))
+
+
+def refused(space: Space, known: Known) -> dict[str, str]:
+    """Return strategies that cannot train with the fastest arithmetic, and why."""
+    best, reasons = known.fastest(arithmetics(space)), dict[str, str]()
+    if best is None:
+        return reasons
+    for name in space.strategies:
+        try:
+            RunSpec.parse(best.model_dump() | {"strategy": name})
+        except SpecError as error:
+            reasons[name] = str(error)
+    return reasons
+
+
+def arithmetics(space: Space) -> list[RunSpec]:
+    """Return the trainings alone that differ in nothing but their arithmetic, the default first."""
+    default = training_alone(space.default, space)
+    return [default, *changed(default, *space.settings)]
+
+
 def training_alone(spec: RunSpec, space: Space) -> RunSpec:
     """Return the training of a configuration, on images that cost nothing."""
     images = spec.train_images or space.images
     own = {"loader": "synthetic", "data_format": "folder", "train_images": images}
     own |= {"loader_workers": space.default.loader_workers, "epochs": PART_EPOCHS}
+    own |= {"uncached": False}
     return spec.model_copy(update=own)
 
 
@@ -162,6 +213,11 @@ def whole(training: RunSpec, loading: RunSpec, space: Space) -> RunSpec:
     return training.model_copy(update=own)
 
 
+def is_part(spec: RunSpec) -> bool:
+    """Say whether a run is a part of a configuration."""
+    return spec.work == "load" or spec.loader == "synthetic"
+
+
 def next_parts(space: Space, known: Known) -> list[RunSpec]:
     """Return the parts to measure next; nothing if all that may matter are known."""
     for group in parts_in_order(space, known):
@@ -173,8 +229,7 @@ def next_parts(space: Space, known: Known) -> list[RunSpec]:
 
 def parts_in_order(space: Space, known: Known) -> Iterator[list[RunSpec]]:
     """Yield groups of parts, those that matter most first; a group follows from those before it."""
-    default = training_alone(space.default, space)
-    trained = [default, *changed(default, *space.settings)]
+    trained = arithmetics(space)
     yield trained
     best = known.fastest(trained)
     if best is None:
@@ -183,14 +238,20 @@ def parts_in_order(space: Space, known: Known) -> Iterator[list[RunSpec]]:
     yield loaded
     others = changed(best, *({"strategy": name} for name in space.strategies), *space.ranks)
     yield others
-    best = known.fastest([best, *others]) or best
-    order = sorted(loaded, key=lambda spec: -known.rates.get(spec, 0.0))[:2]
-    more = [spec.model_copy(update={"loader_workers": 2 * spec.loader_workers}) for spec in order]
+    rate = known.rates[best]
+    other = known.fastest(others)
+    if other and known.rates[other] > GAIN * rate:  # else it is PyTorch's own strategy
+        best, rate = other, known.rates[other]
+    # More processes help where a loader limits, if with twice as many it may be the best one.
+    first = known.fastest(loaded)
+    least = min(rate, known.rates[first]) / (2 * WORTH) if first else 0.0
+    slow = [one for one in loaded if least <= known.rates.get(one, 0.0) < WORTH * rate]
+    slow.sort(key=lambda one: -known.rates.get(one, 0.0))
+    more = [one.model_copy(update={"loader_workers": 2 * one.loader_workers}) for one in slow[:2]]
     yield more
     loader = known.fastest([*loaded, *more])
     loading = known.rates[loader] if loader else 0.0
     # A faster training is of use only where no loader limits it.
-    rate = known.rates[best]
     if space.compiles and loading > rate:
         yield changed(best, {"compile": True})
     for larger in changed(best, *({"local_batch_size": batch} for batch in space.larger)):
@@ -259,6 +320,14 @@ def rivals(space: Space, known: Known) -> list[RunSpec]:
             -promised[spec].least,
         )
     )
+    # What a loader takes from a training, no part shows: the best one with each, then the next.
+    seen: Counter[tuple[str, str]] = Counter()
+    turns = {}
+    for spec in new:
+        loader = spec.loader, spec.dali_decode
+        turns[spec] = seen[loader]
+        seen[loader] += 1
+    new.sort(key=turns.__getitem__)
     started = ranking(space, known)
     ratios = [known.ratio(spec, space.default).ratio for spec in started]
     close = [

@@ -47,7 +47,9 @@ if TYPE_CHECKING:  # imports ipyparallel
 FINISH_S = 15.0  # for figure, page and answer
 START_S = {"cpu": 6.0, "cuda": 30.0}  # of a configuration, before it is measured
 PART_S = {"cpu": 2.0, "cuda": 4.0}  # of a part, besides its epochs
-COMPILE_S = 80.0  # once; torch keeps what it has compiled
+COMPILE_S = 80.0  # once
+CACHED = 0.25  # share of this time that a later start needs: torch keeps what it has compiled
+UNSURE = 1.25  # factor on the seconds of a start, before there was one
 PILOT_STEPS = 2
 FAILED = ("failed", "damaged")
 
@@ -65,7 +67,7 @@ class Search:
         self.name = name or _name(request, self.space)
         self.parts_name = f"{self.name}_parts"
         self._ends = math.inf
-        self._start_s = START_S[self.space.default.device]
+        self._start_s = UNSURE * START_S[self.space.default.device]
         self._rate = 1.0  # of the default's training
         self._engines: Engines | None = None
         self._size: list[int] = []
@@ -115,6 +117,7 @@ class Search:
         short = plan.training_alone(found.default, found).model_copy(
             update={"train_images": min(found.images, steps), "epochs": 2}
         )
+        began = time.monotonic()
         try:
             self._take(self._executed(short))
         except LaunchError as error:
@@ -122,6 +125,8 @@ class Search:
             memory = self._failure(short).category == "out_of_memory"
             text = f"{self.request.model} cannot train here: {error}"
             raise LaunchError(text, remedy=f"try --batch {batch}" if memory else "") from None
+        # A machine on which this takes long starts slowly.
+        self._start_s = max(self._start_s, UNSURE * (time.monotonic() - began))
 
     def _take(self, rows: list[EpochRecord]) -> None:
         """Let epochs be as long as those of the pilot say."""
@@ -134,16 +139,17 @@ class Search:
         """Return the seconds that a part or a start takes, as far as is known now."""
         if spec in self.known.took:
             return self.known.took[spec]
-        is_part = spec.work == "load" or spec.loader == "synthetic"
         images = spec.train_images or self.space.images
         if spec.min_steps_per_epoch:
             images = max(images, spec.min_steps_per_epoch * spec.global_batch_size)
         promised = plan.forecasts(self.space, self.known).get(spec)
         rate = promised.least if promised else self._rate
         before = self._start_s
-        if is_part:
+        if plan.is_part(spec):
             before = PART_S[spec.device] if self._stays(spec) else START_S[spec.device]
             before += COMPILE_S if spec.compile else 0.0
+        elif spec.compile and promised:
+            before += CACHED * self.known.took.get(promised.training, COMPILE_S)
         return before + spec.epochs * images / rate
 
     def measure_parts(self, parts: Sequence[RunSpec]) -> None:
@@ -155,7 +161,7 @@ class Search:
             except LaunchError as error:
                 self._check_data(spec)
                 sys.stderr.write(f"failed     {self._label(spec)}: {error}\n")
-            self.known.took[spec] = time.monotonic() - began
+            self.known.took[first(spec)] = time.monotonic() - began
             self.look()
 
     def _check_data(self, spec: RunSpec) -> None:
@@ -194,7 +200,8 @@ class Search:
             own["loader"] = self.space.default.loader
         change = difference(spec.model_copy(update=own), self.space.default)
         what = "loading" if spec.work == "load" else "training"
-        return f"{what} alone: {change or 'the default'}"
+        again = ", again" if spec.repeat else ""
+        return f"{what} alone: {change or 'the default'}{again}"
 
     def _ranks(self, spec: RunSpec) -> "Engines":
         """Return the ranks for a part: those of the part before, if they are as many."""
@@ -215,7 +222,7 @@ class Search:
         """End the ranks of parts."""
         if self._engines:
             self._engines.close()
-        self._engines = None
+        self._engines, self._size = None, []
 
     def measure_block(self, block: Sequence[RunSpec]) -> None:
         """Start configurations as one block, and wait for their end."""
@@ -240,11 +247,13 @@ class Search:
         found = Known(took=self.known.took)
         for item in self._entries(self.parts_name):
             rows = [row for row in _rows(item) if not row.cold]
+            spec = first(item.spec)
             if rows:
                 values = [row.throughput_samples_per_s for row in rows]
-                found.rates[first(item.spec)] = estimates.middle(values).ratio
-            elif item.state in FAILED:
-                found.failed[first(item.spec)] = item.reason
+                rate = estimates.middle(values).ratio
+                found.rates[spec] = max(rate, found.rates.get(spec, 0.0))
+            elif item.state in FAILED and spec not in found.rates:
+                found.failed[spec] = item.reason
         entries = self._entries(self.name)
         found.failed |= {first(item.spec): item.reason for item in entries if item.state in FAILED}
         done = [item.spec for item in entries if item.state == "completed"]
