@@ -178,7 +178,8 @@ def worlds() -> str:
     if found is None:
         return NOT_YET
     head = ["world", "within 5 % of the best", "mean loss", "wrongly proven", "proven",
-            "too disturbed", "older search: within 5 %", "mean loss"]  # fmt: skip
+            "too disturbed", "20 minutes: within 5 %", "older search: within 5 %",
+            "mean loss"]  # fmt: skip
     rows = []
     for name, new in found["new"].items():
         old, said = found["old"][name], new["verdicts"]
@@ -190,6 +191,7 @@ def worlds() -> str:
                 _binomial(new["wrongly_proven"]),
                 f"{said[Verdict.PROVEN]:.0%}",
                 f"{said[Verdict.DISTURBED]:.0%}",
+                f"{found['longer'][name]['good']['share']:.1%}",
                 _binomial(old["good"]),
                 f"{old['loss_mean']:.1%}",
             ]

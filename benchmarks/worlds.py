@@ -303,7 +303,7 @@ def equal() -> World:
     return replace(world, name="equal", trainings=same, loadings=loads, pairs={}, factor=(1.0, 1.0))
 
 
-def stranger(generator: np.random.Generator) -> World:
+def random_effects(generator: np.random.Generator) -> World:
     """Return a world at random: effects and interactions of two settings up to a factor of two.
 
     One training and one loader of ten, and one pair of twenty, fail; the default does not.
@@ -368,7 +368,7 @@ def stranger(generator: np.random.Generator) -> World:
     failed |= {pair for pair in pairs if generator.random() < 0.05}
     failed -= {default[0], default}
     times = GPU if on_gpu else CPU
-    return World("stranger", space, times, trainings, loadings, failed=frozenset(failed))
+    return World("random_effects", space, times, trainings, loadings, failed=frozenset(failed))
 
 
 def _words(one: Training) -> set[str]:
@@ -383,8 +383,8 @@ def harsh(world: World) -> World:
 
 
 def worlds() -> dict[str, Worlds]:
-    """Return all worlds by name; each search of `stranger` has another one."""
+    """Return worlds by name; each search of `random_effects` has another one."""
     fixed = [h200(), two_cores(), slow_link(), neighbour(), out_of_memory(), equal()]
     fixed += [harsh(fixed[0]), harsh(fixed[1])]
     found: dict[str, Worlds] = {one.name: (lambda _, one=one: one) for one in fixed}
-    return found | {"stranger": stranger}
+    return found | {"random_effects": random_effects}

@@ -5,13 +5,22 @@ import pytest
 
 from benchmarks import recommend_worlds
 from benchmarks.machine import Machine
-from benchmarks.recommend_worlds import NO_ANSWER, Outcome, Simulation, cases, searched, share
+from benchmarks.recommend_worlds import (
+    NO_ANSWER,
+    Outcome,
+    Simulation,
+    cases,
+    pair_of,
+    searched,
+    share,
+)
+from benchmarks.stranger import KINDS, stranger
 from benchmarks.worlds import worlds
 from ddl_core.errors import SpecError
 from ddl_tools.recommend.plan import Verdict, search
 
 SEARCHES = 20
-WORLDS = worlds()
+WORLDS = worlds() | {"stranger": stranger}
 
 
 def outcomes(name: str, count: int = SEARCHES) -> list[Outcome]:
@@ -23,6 +32,12 @@ def test_every_world_gives_an_answer(name: str) -> None:
     found = outcomes(name, count=3)
     assert all(one.verdict != NO_ANSWER and 0 <= one.loss < 1 for one in found)
     assert all(one.verdict != Verdict.DISTURBED for one in found) or name == "neighbour"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_strangers_machine_can_train_the_default(kind) -> None:
+    ((world, rates, _),) = cases(kind, 1)
+    assert 0 < rates[pair_of(world.space.default)] <= world.best(rates)
 
 
 def test_equal_configurations_lose_nothing() -> None:
