@@ -10,6 +10,7 @@
 
 import logging
 import sys
+import time
 from importlib import import_module
 from typing import Any
 
@@ -76,6 +77,16 @@ class NoUpdate:
         return None
 
 
+class Stays:
+    """Fails, and then never leaves, as a library that waits for other ranks."""
+
+    def optimizer_step(self, scaler):
+        raise ValueError("the first step failed")
+
+    def teardown(self):
+        time.sleep(600)
+
+
 class StatisticsKept:
     """Takes no part in averaging: what is larger than a few numbers is not reduced."""
 
@@ -118,6 +129,7 @@ STRATEGY_FAULTS = {
     "gradients_summed": GradientsSummed,
     "gradients_larger": GradientsLarger,
     "own_gradients": OwnGradients,
+    "stays": Stays,
 }
 
 

@@ -3,6 +3,7 @@
 However a run ends, no process is left behind and ``run.json`` says why.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -145,6 +146,8 @@ def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None
         try:
             stalled = observe(lambda: launcher.poll() is not None)
             failure = diagnose.ask_ranks(logs, token, stalled) if stalled else None
+            if failure is None and launcher.poll() is None and files.error.exists():
+                failure = diagnose.diagnose(files, logs, 1, ended=[])  # before ranks are killed
         finally:
             with processes.undisturbed():
                 end_step(launcher)
@@ -201,8 +204,13 @@ def watch(
     stall_timeout: float,
     ended: Callable[[], bool],
 ) -> str | None:
-    """Return when the ranks have `ended`; if they make no progress any more, return a text."""
+    """Return when the ranks have `ended`; if they make no progress any more, return a text.
+
+    Ranks of a run that is completed, or has failed, may not stay: a library may wait for a rank
+    that has left.
+    """
     seen, since, progress = _changed(files.progress), time.monotonic(), None
+    failed_at = math.inf
     setup_timeout = setup_limit_s(spec, stall_timeout)
     grace = commands.NSYS_EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
     while not ended():
@@ -217,6 +225,10 @@ def watch(
             since = time.monotonic()  # another run of its study measures
         waited = time.monotonic() - since
         if waited > grace and read_record(files.directory).status == "completed":
+            return None
+        if files.error.exists():
+            failed_at = min(failed_at, time.monotonic())
+        if time.monotonic() - failed_at > grace:
             return None
         preparing = progress is None or progress.get("stage") is not None
         if waited > (setup_timeout if preparing else stall_timeout):

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -59,11 +60,26 @@ def main(arguments: list[str], publish: Publish | None = None) -> int:
         leaving.close()
     except Exception as error:
         report(directory, error)
+        let_go(error)
         leaving.close()  # while the error is handled, as those who leave can see
         return 1
     finally:
         leaving.close()  # nothing is left on it but where an engine is interrupted
     return 0
+
+
+def let_go(error: BaseException) -> None:
+    """Drop what the frames of an error hold, and of those that it follows from.
+
+    A DDP wrapper that outlives its group waits, when it goes, for threads of Gloo that wait for it.
+    """
+    following, seen = [error], set[int]()
+    while following:
+        one = following.pop()
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        before = (one.__cause__, one.__context__)
+        following += [other for other in before if other is not None and id(other) not in seen]
 
 
 def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> "Trainer":

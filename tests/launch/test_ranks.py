@@ -185,6 +185,13 @@ def test_a_set_up_longer_than_the_stall_limit_survives(monkeypatch: pytest.Monke
     assert run.looks > 500
 
 
+def test_ranks_that_have_failed_may_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Watched(monkeypatch, {2: SETTING_UP})
+    run.files.error.write_text("{}")
+    assert run.watch() is None
+    assert run.looks <= ranks.EXIT_GRACE_S / 10 + 2
+
+
 @pytest.mark.parametrize(
     ("states", "seconds", "words"),
     [

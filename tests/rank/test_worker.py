@@ -8,11 +8,12 @@ import psutil
 import pytest
 
 from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from tests.launch.fixtures import Start
-from tests.launch.running import CALLER, processes_of
+from tests.launch.running import CALLER, error_of, processes_of
 from tests.pictures import write_pictures
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.usefixtures("planted_names")]
@@ -130,3 +131,25 @@ def test_nothing_holds_the_model_when_the_group_is_left(tmp_path, monkeypatch) -
     assert run_ranks(directory).status == "completed"
     error = RunFiles(directory).error
     assert not error.exists(), error.read_text()
+
+
+def test_an_error_does_not_hold_the_model_when_the_group_is_left(tmp_path, monkeypatch) -> None:
+    """A rank that had failed in a step waited for ever in that deadlock."""
+    monkeypatch.setattr("ddl_tools.launch.ranks.WORKER", "tests.holding_worker")
+    root = write_pictures(tmp_path / "images", 16, 4)
+    for file in (root / "train").glob("*/*"):
+        file.write_bytes(b"no image")
+    directory = planned(tmp_path / "run", root, strategy="ddp", gpus_per_node=2, epochs=1)
+    with pytest.raises(LaunchError, match="DataError"):
+        run_ranks(directory)
+    logs = [path.read_text() for path in RunFiles(directory).logs.glob("**/stderr.log")]
+    assert len(logs) == 2
+    assert not any("outlives" in log for log in logs), logs
+
+
+def test_a_rank_that_has_failed_and_stays_is_ended(images, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ddl_tools.launch.ranks.EXIT_GRACE_S", 2.0)
+    directory = planned(tmp_path / "run", images, strategy="ddp_stays", gpus_per_node=2)
+    with pytest.raises(LaunchError, match="ValueError: the first step failed"):
+        run_ranks(directory)
+    assert error_of(directory).rank in (0, 1)
