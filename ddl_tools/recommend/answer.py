@@ -96,7 +96,7 @@ class Answer:
             case Verdict.UNPROVEN:
                 return (
                     f"{self.verdict}: {change}, {span(self.ratio)} times the default; "
-                    f"{self._minutes()} more minutes would do"
+                    f"{plural(self._minutes(), 'more minute')} would do"
                 )
             case Verdict.DISTURBED:
                 return (

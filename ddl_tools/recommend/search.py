@@ -176,9 +176,11 @@ class Search:
 
     def _part(self, spec: RunSpec) -> None:
         """Measure a part, unless that was done."""
-        before = [item.spec for item in self._entries(self.parts_name)]
-        parts = study_of(self.parts_name, self.request.model, dict.fromkeys([*before, spec]))
-        write_study(parts, self.tree)
+        before, starts = [item.spec for item in self._entries(self.parts_name)], 1 + spec.repeat
+        if before:
+            starts = max(starts, *(1 + one.repeat for one in before))
+        every = dict.fromkeys(map(first, [*before, spec]))
+        write_study(study_of(self.parts_name, self.request.model, every, starts), self.tree)
         self._executed(spec)
 
     def _executed(self, spec: RunSpec) -> list[EpochRecord]:
