@@ -100,7 +100,8 @@ def _dali(code: str, title: str) -> Entry:
 LOADERS = {
     "native": Entry("ddl_core.loaders.native:Native", frameworks=_ALL),
     "turbo": Entry("ddl_core.loaders.turbo:Turbo"),
-    "memory": Entry("ddl_core.loaders.turbo:Memory"),
+    # Version 1 cropped image by image, and rounded to 8 bits.
+    "memory": Entry("ddl_core.loaders.memory:Memory", version=2),
     "dali_cpu": _dali("dali:DaliCPU", "DALI (CPU)"),
     "dali_gpu": _dali("dali:DaliGPU", "DALI (GPU)"),
     "synthetic": Entry("ddl_core.loaders.synthetic:Synthetic", frameworks=_ALL),

@@ -1,7 +1,6 @@
 """The fast native path: libjpeg-turbo, torch's 8-bit resize, normalisation on the device.
 
-The same images as `native` to within rounding. `Memory` decodes a small set once and keeps it, for
-studies of accuracy.
+The same images as `native` to within rounding.
 """
 
 import numpy as np
@@ -9,8 +8,6 @@ import simplejpeg
 import torch
 from torch import Tensor
 
-from ddl_core.config import RunSpec
-from ddl_core.data.dataset import Dataset
 from ddl_core.data.image import (
     MEAN,
     STD,
@@ -19,12 +16,9 @@ from ddl_core.data.image import (
     evaluation_size,
     open_rgb,
 )
-from ddl_core.data.sampling import Split
-from ddl_core.errors import SpecError
 from ddl_core.loaders.native import ProcessLoader, Samples
 
 DIRECT = ("YCbCr", "Gray", "RGB")  # colours that libjpeg-turbo converts to RGB
-MOST_BYTES = 2_000_000_000  # of one process; Fashion-MNIST in RGB takes 160 MB
 
 
 class TurboSamples(Samples):
@@ -94,39 +88,3 @@ class Turbo(ProcessLoader):
         for image, pixels in zip(images, self._pixels, strict=True):
             pixels.copy_(image).mul_(self._scale).add_(self._shift)
         return self._pixels
-
-
-class KeptSamples(TurboSamples):
-    """Decodes an image when it is first asked for, and then keeps it.
-
-    With loader processes each keeps what it has seen; `persistent_workers` lets them live.
-    """
-
-    def __init__(self, spec: RunSpec, files: Dataset, split: Split) -> None:
-        super().__init__(spec, files, split)
-        self._kept: dict[int, tuple[Tensor, int]] = {}
-
-    def load(self, number: int) -> tuple[Tensor | None, int]:
-        """Return pixels and label; `SpecError` if the set is too large to be kept."""
-        if number not in self._kept:
-            image, label = super().load(number)
-            if image is None:
-                return None, label
-            _check_size(image.nbytes, len(self.files))
-            self._kept[number] = image, label
-        return self._kept[number]
-
-
-def _check_size(image_bytes: int, images: int) -> None:
-    if image_bytes * images > MOST_BYTES:
-        raise SpecError(
-            f"loader 'memory' would keep {image_bytes * images / 1e9:.1f} GB ({images:,} images "
-            f"of {image_bytes:,} bytes), more than its limit of {MOST_BYTES / 1e9:.0f} GB; "
-            "use 'native' or 'turbo', or a smaller train_images"
-        )
-
-
-class Memory(Turbo):
-    """Images from memory after the first epoch."""
-
-    samples = KeptSamples

@@ -42,7 +42,7 @@ def loader_on(device, name: str, root: Path, split: str):
     return open_loader(name, root, split, device=device, **fields, **all_of_them)
 
 
-@pytest.mark.parametrize("name", ["native", "turbo", "memory"])
+@pytest.mark.parametrize("name", ["native", "turbo"])
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_a_gpu_gets_what_a_cpu_gets(name, split, pictures, monkeypatch):
     streams = Streams(monkeypatch)
