@@ -5,6 +5,7 @@ linear, so both equal averaging over all workers after every step. `precise_stat
 them anew for an evaluation.
 """
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
@@ -110,16 +111,24 @@ def precise_statistics(network: nn.Module) -> Iterator[None]:
     Johnson 2021, arXiv:2105.07576). At the end the layers have their own again. No other layer
     trains, so nothing is drawn at random.
     """
-    layers = _layers(network)
+    layers, passes = _layers(network), itertools.count(1)
     kept = [(layer.momentum, [one.clone() for one in layer.buffers()]) for layer in layers]
     network.eval()
     for layer in layers:
         layer.reset_running_stats()
-        layer.momentum = None  # a plain mean, in torch
         layer.train()
+
+    def count(*_: object) -> None:
+        """Let the pass that begins make plain means; torch would ask the device for its number."""
+        share = 1 / next(passes)
+        for layer in layers:
+            layer.momentum = share
+
+    counting = network.register_forward_pre_hook(count)
     try:
         yield
     finally:
+        counting.remove()
         network.eval()
         for layer, (momentum, buffers) in zip(layers, kept, strict=True):
             layer.momentum = momentum

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ddl_core import step
+from ddl_core.batch_norm import precise_statistics, split_statistics
 from ddl_core.config import RunSpec
 from ddl_core.device import make_clock
 from ddl_core.loaders import native
@@ -119,6 +120,23 @@ def test_the_loop_waits_for_nothing(detector, fields):
         detector.found.clear()
         EpochLoop(trainee).train(loader["train"], epoch)
     EpochLoop(trainee).evaluate(loader["eval"])
+    assert detector.found == []
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_new_statistics_wait_for_nothing(detector, micro_batches):
+    """A plain mean asked the device in each layer of each pass for the number of passes."""
+    spec, network = spec_of(), tiny(3)
+    if micro_batches > 1:
+        split_statistics(network, micro_batches)
+    for name in CONVERSIONS:
+        detector.watch(Tensor, name)
+    clock = make_clock(Single(spec))
+    with torch.no_grad(), precise_statistics(network):
+        clock.start()
+        for _ in range(3):
+            network(torch.rand(4, 3, 16, 16))
+        clock.stop()
     assert detector.found == []
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ddl_core import RunSpec, Trainer
+from ddl_core.batch_norm import precise_statistics
 from tests.closeness import assert_far, assert_near
 from tests.launch.running import TINY
 
@@ -42,6 +43,21 @@ def test_it_changes_nothing_of_the_training(make: Make) -> None:
             assert torch.equal(torch.get_rng_state(), drawn)
         digests.append(trainer.weights_sha256())
     assert digests[0] == digests[1]
+
+
+def test_its_statistics_are_plain_means_over_batches() -> None:
+    network = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
+    before = [one.clone() for one in network.buffers()]
+    batches = torch.rand(5, 8, 3, 4, 4)
+    with torch.no_grad(), precise_statistics(network):
+        for batch in batches:
+            network(batch)
+        layer = network[0]
+        assert torch.allclose(layer.running_mean, batches.mean(dim=(0, 1, 3, 4)))
+        variances = torch.stack([one.transpose(0, 1).flatten(1).var(1) for one in batches])
+        assert torch.allclose(layer.running_var, variances.mean(0))
+    assert layer.momentum == 0.1
+    assert all(map(torch.equal, network.buffers(), before))
 
 
 def test_it_tells_what_running_statistics_hide_that_lag_behind(make: Make) -> None:
