@@ -42,16 +42,24 @@ class Synthetic(MadeUpSource):
         # By worker and batch size only: the same for any spread of workers over ranks.
         self._workers = [worker % most for worker in range(first, first + accumulation)]
         self._pools: dict[int, Pool] = {}
+        self._epoch: int | None = None  # of the pools
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make new pools for the virtual workers of this rank, after freeing the old ones."""
+        """Make the pools of an epoch for the virtual workers of this rank, unless they are there.
+
+        All evaluations have the same ones. Old pools are freed before.
+        """
+        epoch = epoch if self._split == "train" else 0
+        if epoch == self._epoch:
+            return
         self._pools = {}
         self._pools = {worker: self._make_pool(epoch, worker) for worker in set(self._workers)}
+        self._epoch = epoch
 
     def _make_pool(self, epoch: int, worker: int) -> Pool:
         spec = self._spec
-        place = (spec.seed, spec.repeat, epoch if self._split == "train" else 0, worker)
+        place = (spec.seed, spec.repeat, epoch, worker)
         generator = torch.Generator(self._device)
         generator.manual_seed(derive_seed(f"synthetic {self._split}", *place))
         shape = (spec.local_batch_size, 3, spec.image_size, spec.image_size)

@@ -137,13 +137,17 @@ class Synthetic(MadeUpSource):
         super().__init__(spec, split, group.rank, group.world_size)
         self._rank, self._layout = group.rank, layout
         self._pool: list[tuple[Floats, Labels]] = []
+        self._epoch: int | None = None  # of the pool
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make fresh batches; the old ones are gone before."""
-        self._pool = []
+        """Make the batches of an epoch, unless they are there; the old ones are gone before."""
+        epoch = epoch if self._split == "train" else 0
+        if epoch == self._epoch:
+            return
+        self._pool, self._epoch = [], epoch
         spec, size = self._spec, self._spec.local_batch_size
-        drawn_for = (spec.seed, spec.repeat, epoch if self._split == "train" else 0, self._rank)
+        drawn_for = (spec.seed, spec.repeat, epoch, self._rank)
         rng = np.random.default_rng(derive_seed(f"synthetic {self._split}", *drawn_for))
         shape = (size, *_shape(self._layout, spec.image_size))
         for _ in range(min(POOL, self._batches)):

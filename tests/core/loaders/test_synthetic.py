@@ -51,6 +51,22 @@ def test_each_worker_has_images_of_its_own_wherever_it_is():
     assert len({float(worker[0].sum()) for worker in found}) == WORKERS
 
 
+@pytest.mark.parametrize(("split", "made"), [("train", 2), ("eval", 1)])
+def test_pools_are_made_once_an_epoch_and_once_for_all_evaluations(monkeypatch, split, made):
+    drawn = []
+    plain = Synthetic._make_pool
+    monkeypatch.setattr(
+        Synthetic,
+        "_make_pool",
+        lambda self, *place: drawn.append(place) or plain(self, *place),
+    )
+    spec = RunSpec(image_size=8, local_batch_size=2, train_images=8, eval_images=8, classes=10)
+    one = Synthetic(spec, None, split, 0, 1, CPU)
+    for epoch in (0, 0, 1):
+        one.set_epoch(epoch)
+    assert len(drawn) == made
+
+
 def test_the_images_are_those_of_the_seed():
     generator = torch.Generator().manual_seed(derive_seed("synthetic train", 0, 0, 0, 3))
     assert torch.equal(by_worker(ranks=1)[3][0], torch.randn(2, 3, 8, 8, generator=generator))
