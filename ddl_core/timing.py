@@ -228,11 +228,15 @@ class Clock:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and its living children so far, user and system."""
+    """Return the CPU time of this process and its children so far, user and system.
+
+    Those that have ended count too, once their parent has waited for them: loader processes may
+    end within a window.
+    """
     me = psutil.Process()
     total = 0.0
     for process in (me, *me.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-            total += times.user + times.system
+            total += times.user + times.system + times.children_user + times.children_system
     return total

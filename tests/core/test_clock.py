@@ -1,5 +1,7 @@
 """The clock: what it counts where, and that the slowest rank decides."""
 
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -83,6 +85,14 @@ def test_cpu_time_counts_work_and_not_sleep(monkeypatch):
     while time.process_time() < end:
         pass
     assert cpu_seconds() - before == pytest.approx(0.2, abs=0.15)
+
+
+@pytest.mark.multiprocess
+def test_cpu_time_of_a_child_that_has_ended_counts():
+    before = cpu_seconds()
+    busy = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-I", "-S", "-c", busy], check=True)
+    assert cpu_seconds() - before >= 0.5
 
 
 SPENT = {"start": 0.3, "data": 0.05, "compute": 0.1, "communication": 0.15, "update": 0.2}
