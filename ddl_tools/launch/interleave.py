@@ -27,7 +27,7 @@ from ddl_core.errors import DDLError
 from ddl_core.system import INTERLEAVED
 from ddl_tools import gpus, processes
 from ddl_tools.labels import Names, named
-from ddl_tools.launch.notebook import LocalJob
+from ddl_tools.launch.notebook import LocalJob, cancel_all
 from ddl_tools.launch.screen import Screen
 from ddl_tools.records.ledger import Entry, entry, plan_one
 from ddl_tools.records.paths import Tree
@@ -251,9 +251,7 @@ class Block:
             with processes.undisturbed():
                 for run in self._alive():
                     processes.thaw(run.stopped)
-                    run.job.interrupt()
-                for run in self._alive():
-                    run.job.cancel()
+                cancel_all([run.job for run in self._alive()])
             raise
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
@@ -172,6 +172,19 @@ def submit(run_dir: Path) -> "LocalJob":
     return LocalJob(run_dir, record)
 
 
+def cancel_all(jobs: Collection["LocalJob"]) -> None:
+    """End runs and every process of them, all at once; a run that is complete stays complete."""
+    deadline = time.monotonic() + CANCEL_PATIENCE_S
+    while (left := [job for job in jobs if not job.ended]) and time.monotonic() < deadline:
+        for job in left:
+            job.interrupt()  # may come before the cell runs: ask again
+        left[0].join(ASK_EVERY_S)
+    for job in left:
+        job.kill()
+    for job in left:
+        job.join(CANCEL_PATIENCE_S)
+
+
 class LocalJob:
     """A run that a thread of this process drives; `record` is what is known before it begins."""
 
@@ -214,14 +227,13 @@ class LocalJob:
         self._stopped = True
         self._signal(signal.SIGINT)
 
-    def cancel(self) -> None:
-        """End the run and every process of it; a run that is complete stays complete."""
-        deadline = time.monotonic() + CANCEL_PATIENCE_S
-        while not self.ended and time.monotonic() < deadline:
-            self.interrupt()  # may come before the cell runs: ask again
-            self._thread.join(ASK_EVERY_S)
+    def kill(self) -> None:
+        """End the kernel, which takes the ranks along."""
         self._signal(signal.SIGKILL)
-        self._thread.join(CANCEL_PATIENCE_S)
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end, for so many seconds at most."""
+        self._thread.join(timeout)
 
     def _drive(self) -> None:
         try:

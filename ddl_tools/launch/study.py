@@ -17,7 +17,7 @@ from ddl_tools.labels import Names, named
 from ddl_tools.launch import local_ranks, measuring, preflight
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.interleave import Submit, run_interleaved
-from ddl_tools.launch.notebook import LocalJob, submit
+from ddl_tools.launch.notebook import LocalJob, cancel_all, submit
 from ddl_tools.launch.screen import Screen, screen
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import queued, reconciled
@@ -336,6 +336,5 @@ def _ending(jobs: dict[str, LocalJob]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        for job in jobs.values():
-            job.cancel()
+        cancel_all(jobs.values())
         raise

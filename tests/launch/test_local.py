@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from ddl_core.errors import DDLError, Interrupted, LaunchError
-from ddl_tools.launch.notebook import execute, submit
+from ddl_tools.launch.notebook import cancel_all, execute, submit
 from ddl_tools.records.ledger import entry
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.progress import read_progress
@@ -158,6 +158,33 @@ def test_a_cell_that_fails_is_kept_in_the_notebook(
         assert output(tmp_path / "b.ipynb").ename == kept
 
 
+class Waiting:
+    """A job that ends once all jobs were told to."""
+
+    def __init__(self, told: set["Waiting"], count: int) -> None:
+        self.told, self.count = told, count
+
+    @property
+    def ended(self) -> bool:
+        return len(self.told) == self.count
+
+    def interrupt(self) -> None:
+        self.told.add(self)
+
+    def join(self, timeout: float) -> None:
+        assert self.ended, "another job was waited for before this one was told"
+
+    def kill(self) -> None:
+        raise AssertionError("it has ended by itself")
+
+
+def test_runs_at_the_same_time_are_told_to_end_together() -> None:
+    """One after the other, twelve runs took longer than 20 s to end."""
+    told: set[Waiting] = set()
+    cancel_all([Waiting(told, 3) for _ in range(3)])
+    assert len(told) == 3
+
+
 @pytest.mark.notebook
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("kill", [False, True])
@@ -169,7 +196,7 @@ def test_a_run_that_is_cancelled_or_loses_its_kernel_leaves_no_rank(kill: bool) 
     if kill:
         psutil.Process(job._kernel.pid).kill()
     else:
-        job.cancel()
+        cancel_all([job])
         assert processes_of(run_dir) == []
     with pytest.raises(
         LaunchError, match="did not survive" if kill else "Interrupted: stopped by the user"
