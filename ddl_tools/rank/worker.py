@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 # Both have a `Trainer` with the same methods.
 TORCH, OTHERS = "ddl_tools.rank.trainer", "ddl_tools.frameworks.trainer"
 PROFILER = "ddl_tools.rank.profiler"
+NEW_STATISTICS = "with new statistics of the final weights"  # of batch normalisation
 CORES = 1024  # of a node: the most that Linux tells of without being asked twice
 
 
@@ -138,6 +139,7 @@ class Run:
                 self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
                 result = trainer.evaluate(self.progress.step)
                 if spec.precise_bn and epoch + 1 == spec.epochs:
+                    self.progress.begin("eval", epoch, spec.global_batch_size, NEW_STATISTICS)
                     again = trainer.evaluate_precisely(self.progress.step)
                     result = replace(result, precise_bn_loss=again.loss, precise_bn_top1=again.top1)
                 self.recorder.store(result, epoch, "eval", epoch < warm_from, trainer.peak_memory())

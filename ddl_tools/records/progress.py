@@ -53,6 +53,8 @@ def describe(progress: Standing | None) -> str:
     text = f"epoch {progress['epoch'] + 1}/{progress['epochs']} {progress['phase']}"
     if stage:
         return f"{text}, {stage}"
+    if what := progress.get("what"):
+        text += f" ({what})"
     if progress["steps"]:
         text += f", step {progress['step']}/{progress['steps']}"
     if rate := progress.get("images_per_s"):
@@ -86,12 +88,15 @@ class Progress:
         """Note the stage of the preparations before the first epoch."""
         self._enter("setup", 0, 0, stage)
 
-    def begin(self, phase: str, epoch: int, images_per_step: int) -> None:
-        """Enter a phase: ``train``, ``eval``, ``waiting`` or ``done``."""
-        self._enter(phase, epoch, images_per_step, self._first if phase in self._ahead else None)
+    def begin(self, phase: str, epoch: int, images_per_step: int, what: str = "") -> None:
+        """Enter a phase: ``train``, ``eval``, ``waiting`` or ``done``; `what` tells two apart."""
+        first = self._first if phase in self._ahead else None
+        self._enter(phase, epoch, images_per_step, first, what)
 
-    def _enter(self, phase: str, epoch: int, images_per_step: int, stage: str | None) -> None:
-        self._state |= {"phase": phase, "epoch": epoch, "stage": stage}
+    def _enter(
+        self, phase: str, epoch: int, images_per_step: int, stage: str | None, what: str = ""
+    ) -> None:
+        self._state |= {"phase": phase, "epoch": epoch, "stage": stage, "what": what}
         self._images_per_step = images_per_step
         self._begun = time.monotonic()
         self._write(0, 0, None)
