@@ -123,7 +123,7 @@ def search(space: Space, bench: Bench) -> None:
         raise LaunchError(f"nothing can be trained here: {next(iter(failed.values()))}")
     for _ in range(MOST_STARTS):
         if why := bench.known.failed.get(space.default):
-            raise LaunchError(f"the default fails with its loader, and with it all ratios: {why}")
+            raise LaunchError(f"the default cannot run, and all else is compared with it: {why}")
         block = next_block(space, bench)
         if not block:
             break

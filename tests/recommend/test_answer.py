@@ -127,6 +127,14 @@ def test_the_lines_of_ones_own_program_are_those_of_the_configuration(
     compile("\n".join(one for one in code if one.strip()), "train.py", "exec")
 
 
+@pytest.mark.parametrize("loader", ["native", "dali_gpu"])
+def test_one_process_needs_no_ranks(loader: str) -> None:
+    """It has no process group, which a DistributedSampler asks for its number."""
+    spec = RunSpec(device="cuda", loader=loader)
+    code = "\n".join(Answer._code(SimpleNamespace(chosen=spec)))
+    assert not any(word in code for word in ("rank", "Distributed"))
+
+
 def test_a_long_name_of_a_network_leaves_the_name_of_its_study_valid(tmp_path: Path) -> None:
     images = write_pictures(tmp_path, 64, 8)
     asked = [Request(f"{'a' * 96}:{end}", images) for end in "bc"]

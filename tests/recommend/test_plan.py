@@ -155,7 +155,7 @@ def test_a_strategy_that_the_fastest_arithmetic_excludes_is_told() -> None:
 
 
 def test_a_default_that_fails_as_a_whole_is_an_error() -> None:
-    with pytest.raises(LaunchError, match=r"the default fails with its loader.*: no memory"):
+    with pytest.raises(LaunchError, match=r"the default cannot run, .*: no memory"):
         searched(Made(rate, failed=lambda spec: "no memory" * (spec == DEFAULT)))
 
 

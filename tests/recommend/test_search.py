@@ -20,6 +20,7 @@ from ddl_tools.recommend.answer import Answer, answer_file
 from ddl_tools.recommend.candidates import Request
 from ddl_tools.recommend.plan import Verdict
 from ddl_tools.recommend.search import Search
+from ddl_tools.records.ledger import ledger, read_study
 from ddl_tools.records.paths import Tree, results
 from ddl_tools.study import Study
 from tests.launch.running import ddl, two_ranks, wait_for
@@ -102,6 +103,7 @@ def slow_things(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setattr(candidates, "NO_CANDIDATES", others)
         patch.setattr(candidates, "EPOCH_S", {"cpu": 0.3})
         patch.setattr(plan, "DISTURBED", 1.0)  # other tests may be at work
+        patch.setattr(plan, "AGAIN", 1.0)  # and slow the parts
         yield
 
 
@@ -163,7 +165,7 @@ def test_an_interrupt_ends_with_what_is_known(stopped: Found) -> None:
     assert stopped.search.stopped
     assert stopped.answer.verdict == Verdict.UNPROVEN, "of one start nothing is proven"
     assert "loader quick_loader" in stopped.answer.lines[0]
-    assert re.search(r"\d+ more minutes would do", stopped.answer.lines[0])
+    assert re.search(r"\d+ more minutes? would do", stopped.answer.lines[0])
 
 
 def test_a_second_call_goes_on_and_keeps_the_limit(finished: Found, tree: Tree) -> None:
@@ -171,6 +173,13 @@ def test_a_second_call_goes_on_and_keeps_the_limit(finished: Found, tree: Tree) 
     assert finished.seconds <= 1.1 * 60 * MINUTES
     own = finished.search.name
     assert {*tree.studies()} == {own, f"{own}_parts"}, "nothing lies in adhoc"
+
+
+def test_parts_are_measured_twice(finished: Found, tree: Tree) -> None:
+    parts = read_study(f"{finished.search.name}_parts", tree)
+    states = [item.state for item in ledger(parts, tree)]
+    assert parts.repeats == 2
+    assert {*states} == {"completed"}
 
 
 def test_a_native_loader_that_sleeps_is_found(finished: Found) -> None:
