@@ -56,7 +56,7 @@ def result(name: str) -> dict[str, Any] | None:
 def ratios() -> str:
     """Return all ratios: paired, with intervals, by both clocks."""
     rows = []
-    for name in ("loop_overhead", "marks", "accuracy_loop", "loaders"):
+    for name in ("loop_overhead", "marks", "accuracy_loop", "loaders", "crops"):
         found = result(name)
         if found is None:
             rows.append([f"`{name}`", NOT_YET.lower(), "", "", "", "", ""])
