@@ -28,6 +28,11 @@ ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
 MOST_RUNS = 10_000  # of a study
 
 
+def is_name(text: str) -> bool:
+    """Say whether a text may name a study: the name is also that of a folder."""
+    return re.fullmatch(NAME, text) is not None and len(text) <= LONGEST_NAME
+
+
 @contextmanager
 def reading(path: Path, model: type[BaseModel]) -> Iterator[None]:
     """Turn any exception while a block reads a user's file into a `SpecError` that names the file.

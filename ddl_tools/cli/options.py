@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from ddl_core.config import LONGEST_NAME, NAME, RunSpec
+from ddl_core.config import LONGEST_NAME, RunSpec
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.registry import REGISTRIES
 from ddl_tools.labels import named
 from ddl_tools.records.agreement import alarm
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import RunFiles, Tree, results
-from ddl_tools.study import Study
+from ddl_tools.study import Study, is_name
 
 if TYPE_CHECKING:
     from ddl_tools.launch.slurm.slurm_cli import Queue
@@ -97,7 +96,7 @@ def site_option(text: str, required: bool = False) -> Callable[[Command], Comman
 
 def checked_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Return the name of a study, which is also that of a folder."""
-    if not re.fullmatch(NAME, value) or len(value) > LONGEST_NAME:
+    if not is_name(value):
         raise click.BadParameter(
             f"{value!r} is not made of small letters, digits and _ only, {LONGEST_NAME} at most"
         )

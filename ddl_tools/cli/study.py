@@ -19,7 +19,7 @@ from ddl_tools.records.damage import checked, verify
 from ddl_tools.records.ledger import Entry, counts, entry, ledger, put_aside, remedies
 from ddl_tools.records.paths import RunFiles, Tree, committed, repeated, results_words
 from ddl_tools.records.run import read_epochs
-from ddl_tools.study import ADHOC, Study
+from ddl_tools.study import ADHOC, Study, is_name
 
 if TYPE_CHECKING:
     from ddl_tools.launch.slurm.slurm_cli import Queue
@@ -272,21 +272,40 @@ def compare_command(definition: Study, tree: Tree) -> None:
     click.echo(compare(definition, tree))
 
 
+def _study_or_file(context: click.Context, parameter: click.Parameter, value: str) -> str | Path:
+    """Return the name of a study, or the path of a file of records."""
+    if not is_name(value) and (value.endswith(".zip") or Path(value).is_file()):
+        return Path(value)
+    return common.checked_name(context, parameter, value)
+
+
 @study.command("publish")
-@click.argument("name", metavar="NAME", callback=common.checked_name)
+@click.argument("source", metavar="NAME|FILE", callback=_study_or_file)
 @click.option("--second", is_flag=True,
               help="As a second measurement of a published study, to data/second/.")  # fmt: skip
 @common.results_option
-def publish_command(name: str, second: bool, tree: Tree) -> None:
-    """Copy the records of completed runs to data/runs/, to be committed."""
-    from ddl_tools.records.publish import publish
+def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
+    """Copy the records of completed runs to data/runs/, to be committed.
 
-    done = publish(name, tree, repeated() if second else committed())
-    for doubt in done.warnings:
-        click.echo(f"warning: {doubt}", err=True)
-    for skipped in done.skipped:
-        click.echo(f"not published: {skipped}", err=True)
-    click.echo(f"{len(done.new)} published, {len(done.unchanged)} published before")
+    NAME is a study in the folder of the records. FILE is a zip file with records of one or more
+    studies, which `make gpu` wrote on any machine. If one of its records cannot be published, none
+    is copied.
+    """
+    from ddl_tools.records.archive import publish_file
+    from ddl_tools.records.publish import publish_all
+
+    target = repeated() if second else committed()
+    if isinstance(source, Path):
+        found = publish_file(source, target)
+    else:
+        found = publish_all([source], tree, target)
+    for name, done in found.items():
+        for doubt in done.warnings:
+            click.echo(f"warning: {doubt}", err=True)
+        for skipped in done.skipped:
+            click.echo(f"not published: {skipped}", err=True)
+        text = f"{len(done.new)} published, {len(done.unchanged)} published before"
+        click.echo(text if name == source else f"{name}: {text}")
 
 
 def _start(

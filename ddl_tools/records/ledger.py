@@ -56,8 +56,13 @@ def read_study(name: str, tree: Tree) -> Study | None:
 
 def find_study(name: str, tree: Tree) -> Study | None:
     """Return a study as it was planned, else as the project has it; None where nobody knows it."""
+    return read_study(name, tree) or project_study(name)
+
+
+def project_study(name: str) -> Study | None:
+    """Return a study as the project's ``studies/`` has it; None where it has none."""
     try:
-        return read_study(name, tree) or Study.load(STUDIES / f"{name}.yaml")
+        return Study.load(STUDIES / f"{name}.yaml")
     except SpecError:
         return None
 

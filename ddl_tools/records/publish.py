@@ -1,10 +1,12 @@
 """Copy the records of completed runs to the committed tree."""
 
 import filecmp
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddl_core.errors import RecordError
+from ddl_core.files import shown
 from ddl_tools.records.damage import verify
 from ddl_tools.records.ledger import former_folders
 from ddl_tools.records.paths import RunFiles, Tree
@@ -14,7 +16,7 @@ from ddl_tools.records.storage import write_atomically
 
 @dataclass
 class Published:
-    """Names of the runs of a call of `publish`, and its warnings."""
+    """Names of the runs of one study in a call of `publish`, and its warnings."""
 
     new: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
@@ -28,11 +30,36 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
     `RecordError` if there is nothing to publish, a record is damaged, or a run was published before
     with other content; then nothing was copied.
     """
+    return publish_all([study], source, target)[study]
+
+
+def publish_all(studies: Sequence[str], source: Tree, target: Tree) -> dict[str, Published]:
+    """Publish several studies as `publish` does; after an error, none was copied."""
+    chosen = {study: completed_runs(study, source) for study in studies}
+    for study, (folders, done) in chosen.items():
+        for folder in folders:
+            published = _is_published(folder, target.study(study) / folder.name)
+            (done.unchanged if published else done.new).append(folder.name)
+    for study, (folders, done) in chosen.items():
+        for folder in folders:
+            if folder.name in done.new:
+                for name in _files(folder):
+                    copy = target.study(study) / folder.name / name
+                    write_atomically(copy, (folder / name).read_bytes())
+        if source.asked(study).exists():
+            write_atomically(target.asked(study), source.asked(study).read_bytes())
+    return {study: done for study, (_, done) in chosen.items()}
+
+
+def completed_runs(study: str, source: Tree) -> tuple[list[Path], Published]:
+    """Return the folders of the completed runs of a study, with the warnings and other runs.
+
+    `RecordError` if there are no runs, or a record is damaged.
+    """
     found = verify(source, study)
     if damages := [line for one in found for line in one.lines()]:
         raise RecordError("\n".join(["not published, for these are damaged:", *damages]))
-    done = Published()
-    copies: list[tuple[Path, Path]] = []
+    folders, done = [], Published()
     others = former_folders(study, source)
     for one in found:
         folder, record = one.directory, one.record
@@ -44,16 +71,8 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
             done.skipped.append(f"{record.run_id} (not of the study as it is now)")
             continue
         done.warnings.extend(_doubts(record))
-        copies.append((folder, target.study(study) / folder.name))
-    for folder, copy in copies:
-        (done.unchanged if _is_published(folder, copy) else done.new).append(folder.name)
-    for folder, copy in copies:
-        if folder.name in done.new:
-            for name in _files(folder):
-                write_atomically(copy / name, (folder / name).read_bytes())
-    if source.asked(study).exists():
-        write_atomically(target.asked(study), source.asked(study).read_bytes())
-    return done
+        folders.append(folder)
+    return folders, done
 
 
 def _doubts(record: RunRecord) -> list[str]:
@@ -63,7 +82,7 @@ def _doubts(record: RunRecord) -> list[str]:
     if origin.get("git_dirty") is not False:
         doubts.append("measured with uncommitted changes, or outside a git checkout")
     if record.data_dir and Path(record.data_dir).is_absolute():
-        doubts.append(f"names a folder of this machine: {record.data_dir}")
+        doubts.append(f"names a folder of its machine: {shown(record.data_dir)}")
     return [f"{record.run_id}: {doubt}" for doubt in doubts]
 
 

@@ -37,6 +37,7 @@ READABLE = (6, SCHEMA_VERSION)
 # 1: all of DDP's buckets had the size of the spec. 2: the first one is small, as DDP has it by
 # itself, unless the spec names a size; and epochs may be interleaved.
 METHOD_VERSION = 2
+MOST_IMAGES = 2**63 - 1  # of an epoch: a larger number fits into no table
 _SAME = 1e-6  # relative: a quotient computed twice
 EMULATION = "emulation"  # key in the `system` of a record
 
@@ -278,7 +279,7 @@ class EpochRecord(Strict):
     steps: int = Field(
         ge=1, description="optimiser steps (train) or batches of the busiest rank (eval)"
     )
-    samples: int = Field(ge=1, description="images used by all ranks")
+    samples: int = Field(ge=1, le=MOST_IMAGES, description="images used by all ranks")
     corrupt_images: int = Field(ge=0, description="of these, unreadable and replaced")
     wall_s: float = Field(gt=0, description="barrier to barrier, maximum over ranks")
     cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
@@ -360,7 +361,11 @@ def read_record(directory: Path) -> RunRecord:
     if it is missing, not JSON, has a wrong field, or is of another version.
     """
     path = RunFiles(directory).record
-    content = read_json(path)
+    return parse_record(path, read_json(path))
+
+
+def parse_record(path: Path, content: dict[str, Any]) -> RunRecord:
+    """Return the record in the `content` of a file; errors as of `read_record`."""
     _check_names(path, content)
     return validated(path, content, RunRecord, "schema", *READABLE)
 

@@ -141,6 +141,7 @@ def _good(parameter: click.Parameter, world: World) -> Words:
         "DIR": str(world.root),
         "SOURCE": "module:function",
         "FILE": world.report,
+        "NAME|FILE": "small",
         "NAME": "digits" if isinstance(parameter.type, click.Choice) else "small",
         "--site": world.site,
         "--results": str(world.root / "results"),
@@ -172,6 +173,8 @@ def _wrong(parameter: click.Parameter, world: World) -> list[str]:
         return ["a b", "x;reboot"]
     if name == "--time":
         return ["25", "0:61:00"]
+    if name == "NAME|FILE":
+        return ["../A", "na\udce9ve", "na\udce9ve.zip"]
     if name in ("STUDY", "--site", "--run", "NAME", "--dataset", "--study", "--name"):
         return ["../A", "na\udce9ve"]
     return []
