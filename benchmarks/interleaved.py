@@ -42,17 +42,20 @@ def timed(work: Callable[[], object]) -> Took:
 
 
 def interleave(
-    works: Works, minutes: float, measure: Callable[[Callable[[], object]], Took] = timed
+    works: Works,
+    minutes: float,
+    measure: Callable[[Callable[[], object]], Took] = timed,
+    least: int = 2,
 ) -> Windows:
     """Return what each work took, round by round, after a first round that does not count.
 
-    No round begins after `minutes`, but two are made at least. How many there are must not depend
-    on what they say, or the interval would not be one.
+    No round begins after `minutes`, but `least` rounds are made at least. How many there are must
+    not depend on what they say, or the interval would not be one.
     """
     took: Windows = {name: [] for name in works}
     deadline = time.monotonic() + 60 * minutes
     number = 0
-    while number <= 2 or time.monotonic() < deadline:
+    while number <= least or time.monotonic() < deadline:
         for name in order(list(works), number):
             window = measure(works[name])
             if number:

@@ -57,6 +57,7 @@ def test_works_are_interleaved_forth_and_back() -> None:
     took = interleaved.interleave(works, minutes=0)
     assert "".join(order) == "ABCCBABCA"  # the first round does not count
     assert {name: len(rounds) for name, rounds in took.items()} == {"A": 2, "B": 2, "C": 2}
+    assert len(interleaved.interleave(works, minutes=0, least=8)["A"]) == 8
 
 
 def test_ratio_is_of_throughputs_and_pairs_cancel_a_drift() -> None:

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as campaign
-from benchmarks.gpu import checks, overhead, report
+from benchmarks.gpu import checks, costs, overhead, report
 from ddl_core.config import RunSpec
 from ddl_core.timing import Clock
 from ddl_tools.launch.study import find_study
+from ddl_tools.records.archive import publish_file
 from ddl_tools.records.ledger import plan
 from ddl_tools.records.paths import PROJECT, Tree
 from tests.commands import output
@@ -112,6 +113,40 @@ def test_the_report_names_each_run_and_why_it_is_missing(tmp_path: Path) -> None
     assert all(item.spec.run_id in text for item in entries)
 
 
+def test_the_cost_of_each_part_includes_compilation(tmp_path: Path) -> None:
+    limits = costs.limits(campaign.PARTS, list(campaign.PARTS), 30, "cuda")
+    rows = {row.part: row for row in costs.costs(limits, Tree(tmp_path), "cuda")}
+    assert list(rows) == list(campaign.PARTS)
+    one_gpu = rows["one_gpu"]
+    assert (one_gpu.runs, one_gpu.compiled) == (15, 3)  # five configurations, three starts
+    assert one_gpu.needed == pytest.approx((15 * 40 + 3 * 80) / 60)
+    assert one_gpu.most == pytest.approx(0.22 * 30)
+    assert rows["checks"].needed is None
+    text = costs.table([*rows.values()])
+    total = re.search(r"^in all +(\d+) +(\d+) +([\d.]+) +([\d.]+)$", text, re.MULTILINE)
+    assert total
+    assert int(total[1]) == sum(row.runs or 0 for row in rows.values())
+    assert float(total[4]) == pytest.approx(30, abs=0.2)
+
+
+def test_a_short_campaign_leaves_time_to_compile() -> None:
+    limits = costs.limits(campaign.PARTS, ["overhead", "one_gpu_loaders"], 5, "cuda")
+    assert 60 * limits["overhead"] > costs.COMPILE_S + overhead.PAIRS["cuda"]
+
+
+def test_a_dry_run_says_the_cost_and_does_nothing(tmp_path: Path) -> None:
+    asked = ("--device", "cpu", "--dry-run", "--results", tmp_path / "results")
+    text = output(sys.executable, "-m", "benchmarks.gpu", *asked)
+    assert re.search(r"^gpu_smoke +26 +0 ", text, re.MULTILINE)
+    assert not (tmp_path / "results").exists()
+
+
+def test_without_a_complete_run_there_is_no_file(tmp_path: Path) -> None:
+    text = campaign.write_file(tmp_path / campaign.FILE, Tree(tmp_path), "cpu", "report")
+    assert text == "no file to publish: no run is complete"
+    assert not (tmp_path / campaign.FILE).exists()
+
+
 def test_a_bare_loop_stands_beside_ours() -> None:
     assert "train_one_epoch / bare loop: " in overhead.measure("cpu", minutes=0)
 
@@ -122,7 +157,11 @@ def test_a_bare_loop_stands_beside_ours() -> None:
 @pytest.mark.timeout(600)
 def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
     asked = ("--device", "cpu", "--minutes", 10, "--results", tmp_path)
-    output(sys.executable, "-m", "benchmarks.gpu", *asked)
+    text = output(sys.executable, "-m", "benchmarks.gpu", *asked)
+    file = tmp_path / "gpu" / campaign.FILE
+    assert f"send this file: {file}" in text
+    done = publish_file(file, Tree(tmp_path / "fresh"))
+    assert {name: len(one.new) for name, one in done.items()} == {"gpu_smoke_cpu": 26}
     report = (tmp_path / "gpu" / "report.md").read_text()
     assert "WRONG" not in report
     assert "26 runs: 26 completed" in report

@@ -1,11 +1,12 @@
-"""Everything that only a GPU can show, in about half an hour, and a report.
+"""Everything that only a GPU can show, in about half an hour: a report, and a file to publish.
 
-    python -m benchmarks.gpu [--device cpu] [--minutes 30] [--results DIR] [PART ...]
+    python -m benchmarks.gpu [--device cpu] [--minutes 30] [--results DIR] [--dry-run] [PART ...]
 
-The parts come one after the other, each in a process of its own: what hangs or crashes costs its
-own part. Called again, runs that are complete are not made again, so a machine that is lent for
-ten minutes at a time is used in several calls. Neither papermill nor any framework is needed: what
-is missing is named in the report. Where there is no .git, say which code it is by DDL_COMMIT.
+The cost of each part comes first. The parts come one after the other, each in a process of its
+own: what hangs or crashes costs its own part. Called again, runs that are complete are not made
+again, so a machine that is lent for ten minutes at a time is used in several calls. Neither
+papermill nor any framework is needed: what is missing is named in the report. Where there is no
+.git, say which code it is by DDL_COMMIT.
 """
 
 import argparse
@@ -15,12 +16,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.gpu import report
+from benchmarks.gpu import costs, report
 from ddl_core.errors import DDLError
 from ddl_tools import gpus
 from ddl_tools.launch import local_ranks, ranks
 from ddl_tools.launch.screen import follow
 from ddl_tools.launch.study import check_data, pending, write_plans
+from ddl_tools.records.archive import pack
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import Tree, results
 
@@ -35,6 +37,7 @@ PARTS = {
 }
 REHEARSED = ("checks", "gpu_smoke", "overhead")  # what a CPU can do in that time
 GRACE_S = 30.0
+FILE = "ddl-gpu.zip"
 
 
 def checks(asked: argparse.Namespace) -> int:
@@ -69,7 +72,8 @@ def study(asked: argparse.Namespace) -> int:
     failed = 0
     with local_ranks.shared():  # torch is imported once for all runs
         for number, item in enumerate(todo):
-            if time.monotonic() > deadline:
+            # The first one is tried in any case, or a second call would not help either.
+            if number and time.monotonic() + costs.seconds(asked.part, item.spec) > deadline:
                 print(f"no time for {len(todo) - number} runs; call again to go on", flush=True)
                 break
             try:
@@ -91,23 +95,48 @@ def default_parts(device: str) -> list[str]:
 
 
 def campaign(asked: argparse.Namespace) -> int:
-    """Make all parts and write the report; return 1 if anything went wrong."""
-    folder = asked.results / "gpu"
+    """Make all parts, write the report and the file; return 1 if anything went wrong."""
+    folder, tree = asked.results / "gpu", Tree(asked.results)
+    parts = asked.parts or default_parts(asked.device)
+    limits = costs.limits(PARTS, parts, asked.minutes, asked.device)
+    print(costs.table(costs.costs(limits, tree, asked.device)), flush=True)
+    if asked.dry_run:
+        return 0
     folder.mkdir(parents=True, exist_ok=True)
     status = 0
-    parts = asked.parts or default_parts(asked.device)
-    whole = sum(PARTS[part] for part in parts)
-    for part in parts:
-        minutes = PARTS[part] / whole * asked.minutes
+    for part, minutes in limits.items():
         print(f"== {part}, at most {minutes:.1f} min", flush=True)
         words = ["--device", asked.device, "--results", str(asked.results), "--part", part]
         words += ["--minutes", f"{minutes:.2f}"]
         ended = _child(words, folder / f"{part}.log", 60 * minutes + GRACE_S)
         status = max(status, int(ended != 0))
-    path = report.write(folder, Tree(asked.results), parts, asked.device)
-    print(path.read_text(encoding="utf-8"))
+    path = report.write(folder, tree, parts, asked.device)
+    text = path.read_text(encoding="utf-8")
+    print(text)
     print(f"the report: {path}")
+    try:
+        print(write_file(folder / FILE, tree, asked.device, text))
+    except DDLError as error:
+        print(f"no file to publish: {error}")
+        status = 1
     return status
+
+
+def write_file(path: Path, tree: Tree, device: str, text: str) -> str:
+    """Write the completed runs of all studies and the report to one file; say what it is for."""
+    possible = REHEARSED if device == "cpu" else PARTS
+    studies = [report.wanted(part, device) for part in possible if part not in WORK]
+    names = [
+        one.name for one in studies if any(item.state == "completed" for item in ledger(one, tree))
+    ]
+    if not names:
+        return "no file to publish: no run is complete"
+    runs = pack(tree, names, path, text)
+    return (
+        f"send this file: {path} ({path.stat().st_size / 1e6:.2f} MB)\n"
+        f"It holds {runs} runs of {', '.join(names)}, and the report. In a checkout of the "
+        f"project, `ddl study publish {path.name}` copies the runs to data/runs/."
+    )
 
 
 def _child(words: list[str], log: Path, seconds: float) -> int:
@@ -138,6 +167,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--minutes", type=float, default=30, help="of all parts together")
     parser.add_argument("--results", type=Path, default=results().root)
+    parser.add_argument("--dry-run", action="store_true", help="say what it costs; do nothing")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.part:

@@ -17,6 +17,7 @@ from ddl_core.strategies.base import Single
 
 TARGET = 0.98
 STEPS = 20
+PAIRS = {"cuda": 8, "cpu": 2}  # rounds at least; the CPU is a rehearsal
 
 
 def spec_of(device: str) -> RunSpec:
@@ -45,7 +46,7 @@ def measure(device: str, minutes: float) -> str:
         "bare loop": _bare(trainee, loader),
         "train_one_epoch": lambda: EpochLoop(trainee).train(loader, 0),
     }
-    took = interleave(works, minutes, _until_idle)
+    took = interleave(works, minutes, _until_idle, PAIRS[device])
     if spec.compile:
         check_compiled()
     row = ratio(took, "train_one_epoch", "bare loop", TARGET)
