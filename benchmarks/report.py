@@ -230,7 +230,8 @@ def choices() -> str:
         own = f", {shown(ratio)} times the default" if ratio else ""
         told.append(f"{one['verdict']}{': ' * bool(one['chosen'])}{one['chosen']}{own}")
     counts = Counter(told)
-    answers = "; ".join(f"*{text}* ({number} times)" for text, number in counts.items())
+    often = {text: "once" if number == 1 else f"{number} times" for text, number in counts.items()}
+    answers = "; ".join(f"*{text}* ({number})" for text, number in often.items())
     doubts = ", ".join(found["contradictions"]) or "none"
     return (
         f"{len(found['searches'])} searches of {found['minutes']:g} minutes answered: {answers}. "
