@@ -25,7 +25,7 @@ WORTH = 1.25  # a forecast within this factor of the best one is worth a start
 STARTS = 3  # of a configuration: an interval needs so many
 MOST_STARTS = 10  # of a configuration in one call
 RIVALS = 8  # configurations beside the default in a block at most
-ENOUGH = 4
+ENOUGH = 4  # in the first one, if there is time for the starts of a proof
 FINALISTS = 2  # in later blocks
 CLOSE = 1.10  # a configuration within this factor of the leader gets another start
 RESERVE = 0.5  # share of the time that parts leave for whole configurations at most
@@ -122,7 +122,8 @@ def search(space: Space, bench: Bench) -> None:
     if not forecasts(space, bench.known) and (failed := bench.known.failed):
         raise LaunchError(f"nothing can be trained here: {next(iter(failed.values()))}")
     for _ in range(MOST_STARTS):
-        if why := bench.known.failed.get(space.default):
+        why = bench.known.failed.get(space.default)
+        if why and not bench.known.starts.get(space.default):
             raise LaunchError(f"the default cannot run, and all else is compared with it: {why}")
         block = next_block(space, bench)
         if not block:
@@ -164,7 +165,7 @@ def measure_parts(space: Space, bench: Bench, total_s: float) -> None:
 
 
 def proof_s(space: Space, bench: Bench) -> float:
-    """Return the seconds for which the starts last that prove a gain."""
+    """Return the seconds of the starts of a proof: those of a first block, then of finalists."""
     many = rivals(space, bench.known)[:ENOUGH] or [space.default] * ENOUGH
     starts = [space.default, *many, *(STARTS - 1) * [space.default, *many[:FINALISTS]]]
     return sum(map(bench.cost_s, starts))

@@ -149,7 +149,8 @@ class Search:
             before = PART_S[spec.device] if self._stays(spec) else START_S[spec.device]
             before += COMPILE_S if spec.compile else 0.0
         elif spec.compile and promised:
-            before += CACHED * self.known.took.get(promised.training, COMPILE_S)
+            # A training that was measured again was compiled already.
+            before += CACHED * max(COMPILE_S, self.known.took.get(promised.training, 0.0))
         return before + spec.epochs * images / rate
 
     def measure_parts(self, parts: Sequence[RunSpec]) -> None:

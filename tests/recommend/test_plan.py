@@ -159,6 +159,13 @@ def test_a_default_that_fails_as_a_whole_is_an_error() -> None:
         searched(Made(rate, failed=lambda spec: "no memory" * (spec == DEFAULT)))
 
 
+def test_a_default_that_fails_once_costs_no_answer() -> None:
+    made = searched(Made(rate))
+    made.known.failed[DEFAULT], made.left_s = "a rank was killed", 10.0
+    searched(made)
+    assert plan.ranking(SPACE, made.known)
+
+
 def test_whole_configurations_and_their_loaders_read_uncached() -> None:
     """Synthetic images are never on a disk."""
     space = replace(SPACE, default=DEFAULT.model_copy(update={"uncached": True}))
