@@ -178,7 +178,8 @@ def cancel_all(jobs: Collection["LocalJob"]) -> None:
     while (left := [job for job in jobs if not job.ended]) and time.monotonic() < deadline:
         for job in left:
             job.interrupt()  # may come before the cell runs: ask again
-        left[0].join(ASK_EVERY_S)
+        for job in left:
+            job.join(ASK_EVERY_S / len(left))
     for job in left:
         job.kill()
     for job in left:

@@ -34,14 +34,14 @@ STALL_TIMEOUT_S = 300.0
 # Until the first step. Longer than what may end it with a better message: a collective's time-out.
 SETUP_TIMEOUT_S = 1200.0
 PROBE_TIMEOUT_S = 300.0  # of a step of `ddl doctor`: its job has ten minutes
-# A rank may hang at its end, after the record says completed.
+# A rank may hang at its end, after the record says completed, or it has said why it failed.
 EXIT_GRACE_S = 20.0
-STEP_END_S = 15.0  # less than `LocalJob.cancel` waits before it kills this process as well
+STEP_END_S = 15.0  # less than `cancel_all` waits before it kills this process as well
 
 Launcher = Popen[bytes] | LocalRanks
 OnProgress = Callable[[Standing], None]
 Watch = Callable[[Callable[[], bool]], str | None]
-"""`watch` of a run: returns when its ranks have ended, or says that they make no progress."""
+"""`watch` of a run: returns when its ranks have ended or stay too long, or says that they hang."""
 Execute = Callable[[RunSpec, RunFiles, Path, Watch], None]
 """Executes the ranks of an open attempt to their end; raises `Failed` if that is not completion."""
 
@@ -147,7 +147,7 @@ def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None
             stalled = observe(lambda: launcher.poll() is not None)
             failure = diagnose.ask_ranks(logs, token, stalled) if stalled else None
             if failure is None and launcher.poll() is None and files.error.exists():
-                failure = diagnose.diagnose(files, logs, 1, ended=[])  # before ranks are killed
+                failure = diagnose.diagnose(files, logs, 1)  # before ranks are killed
         finally:
             with processes.undisturbed():
                 end_step(launcher)
