@@ -76,7 +76,7 @@ _NOT_OF_LOADING = {
 _NOT_OF_TRAINING = {
     *_NOT_OF_SPEED,
     *["dataset", "train_images", "loader_workers", "loader_prefetch", "pin_memory"],
-    "persistent_workers",
+    *["persistent_workers", "uncached"],
 }
 _PLACE = ["world_size", "nodes", "gpus_per_node", "cores_shared", "hardware"]
 LOADING = [name for name in _KEY if name not in _NOT_OF_LOADING]
