@@ -13,6 +13,7 @@ import torch
 
 from ddl_core.config import RunSpec
 from ddl_core.data.tfrecord import shards_folder
+from ddl_core.files import drop_cached
 from ddl_core.loaders.base import FileLoader
 from ddl_core.loaders.native import ProcessLoader
 from ddl_core.registry import resolve
@@ -104,13 +105,5 @@ def forget_files(data_dir: Path, data_format: str) -> int:
     """
     folder = shards_folder(data_dir) if data_format == "tfrecord" else data_dir / "train"
     files = [path for path in folder.rglob("*") if path.is_file()]
-    for path in files:
-        forget(path)
+    drop_cached(map(str, files))
     return len(files)
-
-
-def forget(file: Path) -> None:
-    """Have the system drop the pages of one file from memory."""
-    descriptor = os.open(file, os.O_RDONLY)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(descriptor)

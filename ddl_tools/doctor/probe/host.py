@@ -23,9 +23,9 @@ from ddl_core.data.folder import class_folders, scan
 from ddl_core.data.image import UNREADABLE, open_rgb
 from ddl_core.data.tfrecord import list_records, shards_folder
 from ddl_core.errors import DataError, LaunchError
+from ddl_core.files import drop_cached
 from ddl_core.loaders.native import start_method
 from ddl_core.strategies import RankInfo
-from ddl_tools.datasets.bench import forget
 from ddl_tools.processes import caches
 from ddl_tools.records.paths import locate
 from ddl_tools.records.probe import Answer, Folder, Interface, ProbeRecord, Reading
@@ -145,11 +145,7 @@ def loader_cores(spec: RunSpec, device: torch.device) -> list[list[int]]:
 def read_sample(record: ProbeRecord, data_dir: str, rank: int) -> Reading:
     """Read a rank's sample twice, with as many threads as the run has loader processes."""
     images, numbers, files, shards = _sample(record, locate(data_dir), rank)
-    for file in files:
-        try:
-            forget(file)
-        except OSError as error:
-            raise DataError(f"cannot read {file}: {error.strerror}") from None
+    drop_cached(map(str, files))
     threads = max(1, record.spec.loader_workers)
     sizes, cold_s = _read(images, numbers, threads, record.reading_limit_s / 2)
     numbers = numbers[: len(sizes)]
