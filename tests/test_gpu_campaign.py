@@ -159,7 +159,7 @@ def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
     asked = ("--device", "cpu", "--minutes", 10, "--results", tmp_path)
     text = output(sys.executable, "-m", "benchmarks.gpu", *asked)
     file = tmp_path / "gpu" / campaign.FILE
-    assert f"send this file: {file}" in text
+    assert f"the file to send: {file}\n" in text
     done = publish_file(file, Tree(tmp_path / "fresh"))
     assert {name: len(one.new) for name, one in done.items()} == {"gpu_smoke_cpu": 26}
     report = (tmp_path / "gpu" / "report.md").read_text()

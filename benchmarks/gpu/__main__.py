@@ -132,6 +132,8 @@ def write_file(path: Path, tree: Tree, device: str, text: str) -> str:
     if not names:
         return "no file to publish: no run is complete"
     runs = pack(tree, names, path, text)
+    if device == "cpu":
+        return f"a rehearsal, of {runs} runs; with a GPU, this is the file to send: {path}"
     return (
         f"send this file: {path} ({path.stat().st_size / 1e6:.2f} MB)\n"
         f"It holds {runs} runs of {', '.join(names)}, and the report. In a checkout of the "

@@ -139,7 +139,8 @@ class Run:
                 self.progress.begin("eval", epoch, spec.local_batch_size * group.world_size)
                 result = trainer.evaluate(self.progress.step)
                 if spec.precise_bn and epoch + 1 == spec.epochs:
-                    self.progress.begin("eval", epoch, spec.global_batch_size, NEW_STATISTICS)
+                    # Of two kinds of steps, so without a rate.
+                    self.progress.begin("eval", epoch, 0, NEW_STATISTICS)
                     again = trainer.evaluate_precisely(self.progress.step)
                     result = replace(result, precise_bn_loss=again.loss, precise_bn_top1=again.top1)
                 self.recorder.store(result, epoch, "eval", epoch < warm_from, trainer.peak_memory())
