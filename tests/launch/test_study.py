@@ -206,8 +206,12 @@ def test_interrupting_a_study_cancels_the_run_at_work(
     class Endless(FakeJob):
         ended = False
 
-        def cancel(self) -> None:
+        def interrupt(self) -> None:
             cancelled.append(self.run_dir)
+            self.ended = True
+
+        def join(self, timeout: float) -> None:
+            assert self.ended
 
     def press(seconds: float) -> None:
         raise KeyboardInterrupt
