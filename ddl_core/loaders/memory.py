@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddl_core.data.image import MEAN, STD, evaluation_corner, evaluation_size
+from ddl_core.data.image import evaluation_corner, evaluation_size
 from ddl_core.errors import SpecError
 from ddl_core.loaders.base import Batch, FileLoader
-from ddl_core.loaders.turbo import TurboSamples
+from ddl_core.loaders.turbo import TurboSamples, normalisation
 
 MOST_BYTES = 2_000_000_000  # of a split; Fashion-MNIST in RGB takes 140 MB
 
@@ -35,8 +35,8 @@ class Memory(FileLoader):
             if image is not None:
                 _check_size(image.nbytes, count)
             found.append((image, label))
-        mean = torch.tensor([255 * value for value in MEAN]).round().to(torch.uint8)
-        images = [mean[None, None] if image is None else image for image, _ in found]
+        blank = samples.blank()[:, :1, :1].permute(1, 2, 0)  # one pixel
+        images = [blank if image is None else image for image, _ in found]
         self._corrupt = np.array([image is None for image, _ in found])
         self._sides = np.array([image.shape[:2] for image in images])
         height, width = self._sides.max(axis=0).tolist()
@@ -46,10 +46,7 @@ class Memory(FileLoader):
             place[: image.shape[0], :, : image.shape[1]] = image.permute(0, 2, 1)
         self._images = kept.to(self._device)
         self._labels = torch.tensor([label for _, label in found], device=self._device)
-        scale = [1 / (255 * value) for value in STD]
-        shift = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
-        self._scale = torch.tensor(scale, device=self._device)[:, None, None]
-        self._shift = torch.tensor(shift, device=self._device)[:, None, None]
+        self._scale, self._shift = normalisation(self._device)
 
     def _batches(self) -> Iterator[Batch]:
         for places in self._plan:

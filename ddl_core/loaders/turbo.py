@@ -63,6 +63,14 @@ def _resize(image: Tensor, size: tuple[int, int]) -> Tensor:
     )
 
 
+def normalisation(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return factor and summand, (3, 1, 1) each, that normalise pixels from 0 to 255."""
+    scale = [1 / (255 * value) for value in STD]
+    shift = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
+    both = torch.tensor([scale, shift], device=device)[:, :, None, None]
+    return both[0], both[1]
+
+
 class Turbo(ProcessLoader):
     """The fast native path."""
 
@@ -71,10 +79,7 @@ class Turbo(ProcessLoader):
     def _prepare(self) -> None:
         super()._prepare()
         # Made once: making a tensor on a GPU waits for the device.
-        scale = [1 / (255 * value) for value in STD]
-        shift = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
-        self._scale = torch.tensor(scale, device=self._device)[:, None, None]
-        self._shift = torch.tensor(shift, device=self._device)[:, None, None]
+        self._scale, self._shift = normalisation(self._device)
         self._pixels = torch.empty(0)
 
     def to_device(self, images: Tensor) -> Tensor:
