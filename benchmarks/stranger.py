@@ -154,14 +154,7 @@ def voltas(generator: np.random.Generator) -> World:
     """
     of = generator.uniform
     base, slower = of(340, 385), of(0.78, 0.92)
-    alone = {
-        ("fp32", False): base,
-        ("fp32", True): slower * base,
-        (TORCH, False): base,
-        (TORCH, True): slower * base,
-        ("fp16", False): of(1.5, 1.75) * base,
-        ("fp16", True): of(1.95, 2.2) * base,
-    }
+    alone = _before_ampere(base, slower, of(1.5, 1.75), of(1.95, 2.2))
     plain = of(0.98, 1.06)
     gains = {"fp32": plain, TORCH: plain, "fp16": of(1.02, 1.2)}
     cores = int(generator.choice([16, 20]))
@@ -217,14 +210,7 @@ def cloud(generator: np.random.Generator) -> World:
     """
     of = generator.uniform
     base, slower = of(90, 115), of(0.8, 0.95)
-    alone = {
-        ("fp32", False): base,
-        ("fp32", True): slower * base,
-        (TORCH, False): base,
-        (TORCH, True): slower * base,
-        ("fp16", False): of(1.7, 2.0) * base,
-        ("fp16", True): of(2.3, 2.8) * base,
-    }
+    alone = _before_ampere(base, slower, of(1.7, 2.0), of(2.3, 2.8))
     plain = of(1.0, 1.06)
     gains = {"fp32": plain, TORCH: plain, "fp16": of(1.02, 1.15)}
     ranks = int(generator.choice([2, 4]))
@@ -425,6 +411,15 @@ def _fewer(ranks: int, batch: int) -> dict[str, object]:
     """Return the settings of fewer ranks with the same global batch."""
     strategy = "ddp" if ranks > 1 else "single"
     return {"gpus_per_node": ranks, "strategy": strategy, "local_batch_size": batch}
+
+
+def _before_ampere(
+    base: float, slower: float, half: float, half_nhwc: float
+) -> dict[tuple[str, bool], float]:
+    """Return rates without TF32, by precision and NHWC; all but `base` are factors on it."""
+    full = {False: base, True: slower * base}
+    rates = {(name, nhwc): full[nhwc] for name in ("fp32", TORCH) for nhwc in full}
+    return rates | {("fp16", False): half * base, ("fp16", True): half_nhwc * base}
 
 
 def _table(rates: Mapping[tuple[str, bool], float], gains: Mapping[str, float], least: int) -> Rate:
