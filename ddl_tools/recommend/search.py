@@ -177,11 +177,10 @@ class Search:
 
     def _part(self, spec: RunSpec) -> None:
         """Measure a part, unless that was done."""
-        before, starts = [item.spec for item in self._entries(self.parts_name)], 1 + spec.repeat
-        if before:
-            starts = max(starts, *(1 + one.repeat for one in before))
-        every = dict.fromkeys(map(first, [*before, spec]))
-        write_study(study_of(self.parts_name, self.request.model, every, starts), self.tree)
+        specs = [*(item.spec for item in self._entries(self.parts_name)), spec]
+        starts = 1 + max(one.repeat for one in specs)
+        parts = dict.fromkeys(map(first, specs))
+        write_study(study_of(self.parts_name, self.request.model, parts, starts), self.tree)
         self._executed(spec)
 
     def _executed(self, spec: RunSpec) -> list[EpochRecord]:
