@@ -17,9 +17,9 @@ from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample, counted
-from ddl_tools.analysis.software import ALONE, UNKNOWN, differing
 from ddl_tools.analysis.tables import is_emulated, not_emulated
 from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
+from ddl_tools.records.software import ALONE, UNKNOWN, differing
 
 CONFIGURATION = ["framework", "strategy", "loader", "data_format", "model"]
 

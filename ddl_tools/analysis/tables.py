@@ -16,8 +16,9 @@ from pydantic import BaseModel
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
 from ddl_core.timing import Spent
-from ddl_tools.analysis import metrics, software
+from ddl_tools.analysis import metrics
 from ddl_tools.emulation.validity import rejected
+from ddl_tools.records import software
 from ddl_tools.records.damage import Examined, examine
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import RunFiles, Tree

@@ -8,8 +8,8 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
 from ddl_tools.analysis.configurations import specs
-from ddl_tools.analysis.software import differing
 from ddl_tools.labels import REPEATS, following, labels, phrase, plural, varying
+from ddl_tools.records.software import differing
 
 # Where and with what a run was made.
 PLACE = ["hardware", "device_used", "machine", "cpu_cores", "memory_gib", "software",

@@ -7,8 +7,6 @@ and never equal to the text of another one.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pandas as pd
-
 from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES, Entry, known
 from ddl_tools.records.run import RunRecord
 
@@ -58,7 +56,7 @@ def differing(values: Iterable[str | None]) -> dict[str, str]:
 
     As short as the values allow, and different for each of them.
     """
-    known = {str(one): str(one).split(_BETWEEN) for one in values if not pd.isna(one)}
+    known = {one: one.split(_BETWEEN) for one in values if isinstance(one, str)}
     common = set.intersection(*map(set, known.values())) if known else set()
     return {
         value: ", ".join(item for item in items if item not in common)
