@@ -8,8 +8,6 @@ from ddl_core.registry import REGISTRIES, owner, title
 
 IN_RUN_ID = ("framework", "strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
 """Fields in the readable part of a run's name."""
-REPEATS = ("seed", "repeat")
-"""Fields in which the runs of one configuration differ."""
 
 # What people call some values. The fields below, and the registered ones, need no word beside them.
 NAMES: dict[str, dict[Any, str]] = {
@@ -68,7 +66,7 @@ _DEFAULT = "default settings"
 def labels(runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str] = ()) -> list[str]:
     """Return of each run its values of the fields that vary, e.g. ``"batch 64, no pinned memory"``.
 
-    Two labels are equal only if their runs differ in nothing but `without`, such as `REPEATS`. A
+    Two labels are equal only if their runs differ in nothing but `without`. A
     setting of a strategy is named for runs of this strategy; if several vary, for runs that change
     it. What follows from the number of ranks of a node is left out beside it.
     """

@@ -18,7 +18,8 @@ from ddl_core.registry import owner, title
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample, counted
 from ddl_tools.analysis.tables import is_emulated, not_emulated
-from ddl_tools.labels import IN_RUN_ID, REPEATS, labels, phrase
+from ddl_tools.labels import IN_RUN_ID, labels, phrase
+from ddl_tools.records import identity
 from ddl_tools.records.software import ALONE, UNKNOWN, differing
 
 CONFIGURATION = ["framework", "strategy", "loader", "data_format", "model"]
@@ -39,16 +40,15 @@ def stack(parts: Sequence[pd.DataFrame], types: dict[str, str]) -> pd.DataFrame:
     )
 
 
-# All other fields, and any that RunSpec may get later, divide settings: nothing is pooled by
-# oversight.
-_APART = {*CONFIGURATION, "nodes", "gpus_per_node", "second_start", *REPEATS}
-_WORK = [name for name in RunSpec.model_fields if name not in _APART]
+# What may differ within a setting: its configurations, and how many ranks they have.
+_WITHIN = {*CONFIGURATION, *identity.SIZE, *identity.REPEATS, "second_start"}
 # What a library brings with it: another library has another, which divides nothing.
 _OF_LIBRARY = ["software", "environment", "threads", "switches"]
 _MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib", *_OF_LIBRARY]
-_KEY = ["study", *_WORK, *_MACHINE, "method_version"]
 # What one strategy or one loader of a library has of its own: see `_variants`.
 _OWN = {"strategy": "communication", "loader": "loader_software"}
+_SETTING = ["study", *identity.dividing({*_WITHIN, *_OWN.values(), "cores_shared"})]
+_WORK = [name for name in _SETTING if name in RunSpec.model_fields]
 # How ranks lie on nodes and cores, which depends on their number; see `_full_nodes` and `_bound`.
 _SPREAD = ["ranks_per_node", "cores_shared"]
 _SHOWN = {"image_size", "local_batch_size", "precision", "channels_last", "compile"}
@@ -57,41 +57,19 @@ _NAMED = [name for name in (*_WORK, "hardware", "method_version") if name not in
 _NAMED += ["memory_gib", "ranks_per_node"]
 _HIDDEN = ["device_used", "machine", "cpu_cores"]  # behind hardware, which may name a GPU alone
 _TEXTS = [*_OF_LIBRARY, "cores_shared"]
-
-# What divides the two halves of a training: all but what is listed here. A loader does not know
-# what is done with its batches, and loads more images in a window as long.
-_OF_STRATEGY = {name for name in _WORK if owner(name)}
-# Neither half depends on how well is learnt, nor on what is done beside the steps that count.
-_NOT_OF_SPEED = {
-    *["device", "eval_images", "momentum", "weight_decay", "schedule", "base_lr", "lr_scaling"],
-    *["warmup_epochs", "label_smoothing", "eval_every", "precise_bn", "checkpoint_every"],
-    "discard_steps",
+_SAME = {
+    "single": identity.SINGLE,
+    "loading": identity.LOADING,
+    "training": identity.TRAINING,
+    "batches": identity.REPEATS | {"local_batch_size"},
 }
-_NOT_OF_LOADING = {
-    *(_NOT_OF_SPEED | _OF_STRATEGY),
-    *["work", "train_images", "classes", "accumulation", "precision", "channels_last", "compile"],
-    *["optimizer", "switches"],
-}
-# Training on synthetic data does not depend on how data would be read.
-_NOT_OF_TRAINING = {
-    *_NOT_OF_SPEED,
-    *["dataset", "train_images", "loader_workers", "loader_prefetch", "pin_memory"],
-    *["persistent_workers", "uncached"],
-}
-_PLACE = ["world_size", "nodes", "gpus_per_node", "cores_shared", "hardware"]
-LOADING = [name for name in _KEY if name not in _NOT_OF_LOADING]
-LOADING += ["framework", "loader", "loader_software", "data_format", *_PLACE]
-TRAINING = [name for name in _KEY if name not in _NOT_OF_TRAINING]
-TRAINING += ["framework", "strategy", "communication", "model", *_PLACE]
-# What a configuration has in common with the same work done by `single`.
-_SINGLE = [name for name in _KEY if name not in _OF_STRATEGY]
-_SINGLE += ["framework", "loader", "data_format", "model", "hardware"]
 
 VALUE = WALL
 
-# A row of the table of configurations has these in common; a change of one is another row.
-KEYS = ["setting", "hardware", *CONFIGURATION, "world_size"]
-_SHARED = [*KEYS, "study", "local_batch_size", "on_cpu"]
+KEYS = ["study", "configuration"]
+"""Starts of one configuration agree in these columns."""
+_ORDER = ["setting", "hardware", *CONFIGURATION, "world_size"]
+_SHARED = [*_ORDER, *KEYS, "curve", "batches", "local_batch_size", "on_cpu"]
 COLUMNS = [
     *[*_SHARED, "base_world_size", "n", "windows", "failed", "value", "low", "high"],
     *["efficiency", "efficiency_low", "efficiency_high"],
@@ -102,6 +80,9 @@ COLUMNS = [
 def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     """Return `runs` with the columns setting (a short text), differs, hardware and on_cpu.
 
+    More columns say what is the same, see `identity`: curve (a series on nodes that are filled
+    in one way), single, loading, training, and batches (all but the images of a rank).
+
     A setting ends with what differs in its machine and software from others of its study. Of what a
     library brings with it, such as ``software``, only that is left in which runs of this library
     differ: settings of two libraries are the same, if nothing else differs. A run that failed
@@ -111,13 +92,17 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     if is_emulated(runs).nunique() > 1:
         raise ValueError("measured and emulated runs are never shown together; choose one kind")
     table = runs.copy()
+    _fill_identity(table)
     _fill_machine(table)
+    for column, free in _SAME.items():
+        table[column] = keyed(table, free)
     _keep_differing(table)
     table["hardware"] = [_hardware(row) for row in table[_MACHINE].to_dict("records")]
     table["hardware"] = table["hardware"].astype("string")
     table["on_cpu"] = table["accelerator"].isna()
     placed = table.assign(ranks_per_node=_full_nodes(table), cores_shared=_bound(table))
-    placed["alike"] = numbered(placed, [*_KEY, *_SPREAD])
+    table["curve"] = numbered(placed, ["study", "series", *_SPREAD])
+    placed["alike"] = numbered(placed, [*_SETTING, *_SPREAD])
     placed["variant"] = _variants(placed, placed["alike"])
     numbers = numbered(placed, ["alike", "variant"])
     works: dict[int, str] = {}
@@ -147,6 +132,16 @@ def numbered(table: pd.DataFrame, names: list[str]) -> pd.Series:
     return pd.Series(
         [numbers.setdefault(row, len(numbers)) for row in rows], table.index, dtype=int
     )
+
+
+def keyed(table: pd.DataFrame, free: Collection[str]) -> "pd.Series[str]":
+    """Return the study and the key of each row, which rows of another table may share."""
+    names = ["study", *identity.dividing(free)]
+    numbers = numbered(table, names)
+    rows = table.loc[~numbers.duplicated(), names].to_numpy(dtype=object, na_value=None).tolist()
+    abouts = [dict(zip(names, row, strict=True)) for row in rows]
+    keys = [f"{about['study']} {identity.key(about, free)}" for about in abouts]
+    return numbers.map(dict(enumerate(keys))).astype("string")
 
 
 def _full_nodes(table: pd.DataFrame) -> pd.Series:
@@ -191,6 +186,16 @@ def _variants(table: pd.DataFrame, alike: pd.Series) -> pd.Series:
                          for one, text in differing(counts.index).items()}  # fmt: skip
                 found.loc[runs.index] += values.map(names | {usual: ""})
     return found
+
+
+def _fill_identity(table: pd.DataFrame) -> None:
+    """Count runs that failed before they knew their machine to those that ask for the same."""
+    unknown = table["machine"].isna()
+    for column, free in (("configuration", identity.CONFIGURATION), ("series", identity.SERIES)):
+        fields = [name for name in identity.dividing(free) if name in RunSpec.model_fields]
+        known = table[column].mask(unknown).groupby(numbered(table, ["study", *fields]))
+        one = unknown & (known.transform("nunique") == 1)
+        table[column] = table[column].mask(one, known.transform("first"))
 
 
 def _fill_machine(table: pd.DataFrame) -> None:
@@ -302,8 +307,7 @@ def commits(runs: pd.DataFrame) -> pd.Series:
 class _Pool(NamedTuple):
     """Throughputs of a configuration at one number of ranks, and its row of the table."""
 
-    key: tuple[Any, ...]  # `KEYS`
-    work: int  # the same for `single` with this loader, model and setting
+    single: int  # the same for `single` with this loader, model and setting
     sample: Sample
     row: dict[str, Any]
 
@@ -336,16 +340,28 @@ def configuration_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None)
         return estimates.scaled(ratio, fewer).columns(name)
 
     known = [one for one in pools if len(one.sample.values)]
-    singles = {one.work: one for one in known
+    singles = {one.single: one for one in known
                if (one.row["strategy"], one.row["world_size"]) == ("single", 1)}  # fmt: skip
-    bases: dict[tuple[Any, ...], _Pool] = {}
-    for one in known:  # by world size last: the first of a configuration is its base
-        base = bases.setdefault(one.key[:-1], one)
+    bases: dict[int, _Pool] = {}
+    for one in known:  # by world size last: the first of a curve is its base
+        base = bases.setdefault(one.row["curve"], one)
         one.row["base_world_size"] = base.row["world_size"]
         one.row.update(efficiency("efficiency", one, base))
-        if one.work in singles:
-            one.row.update(efficiency("against_single", one, singles[one.work]))
+        if one.single in singles:
+            one.row.update(efficiency("against_single", one, singles[one.single]))
     return pd.DataFrame([one.row for one in pools], columns=COLUMNS)
+
+
+def starts(table: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the runs of each configuration; those on the fewest ranks come first in a curve."""
+    return [table.iloc[members] for members in _members(table)]
+
+
+def _members(table: pd.DataFrame) -> list[np.ndarray]:
+    """Return the places of the runs of each configuration, in the order of `_ORDER`."""
+    order = table.reset_index().groupby(KEYS)[_ORDER].first().sort_values(_ORDER).index
+    places = table.groupby(KEYS).indices
+    return [places[key] for key in order]
 
 
 def _pools(table: pd.DataFrame, interleaved: Interleaved) -> list[_Pool]:
@@ -353,10 +369,10 @@ def _pools(table: pd.DataFrame, interleaved: Interleaved) -> list[_Pool]:
     values, lost, commits, ids = (
         table[name].to_numpy() for name in ("value", "lost", "commit", "run_id")
     )
-    work = numbered(table, _SINGLE).to_numpy()
+    single = table["single"].to_numpy()
     shared = table[_SHARED].to_dict("records")
     found: list[_Pool] = []
-    for key, members in sorted(table.groupby(KEYS).indices.items()):
+    for members in _members(table):
         known = members[~np.isnan(values[members])]
         row = shared[members[0]] | {
             "n": len(known),
@@ -367,7 +383,7 @@ def _pools(table: pd.DataFrame, interleaved: Interleaved) -> list[_Pool]:
         sample = Sample(values[known], windows, list(commits[known]))
         if len(known):
             row |= sample.mean.columns() | {"windows": counted(sample.windows)}
-        found.append(_Pool(key, work[members[0]], sample, row))
+        found.append(_Pool(single[members[0]], sample, row))
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.configurations import KEYS, ended_runs
+from ddl_tools.analysis.configurations import ended_runs, starts
 from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.interleaving import Interleaved, block_means, relative
 from ddl_tools.analysis.tables import runs_table, windows_table
@@ -58,7 +58,7 @@ def spread(study: Study, tree: Tree) -> Spread | None:
 def _of_starts(runs: pd.DataFrame, windows: pd.DataFrame) -> Iterator[np.ndarray]:
     """Return the log ratios to the baseline of the starts of each configuration."""
     interleaved = Interleaved(windows)
-    for _, part in ended_runs(runs, second_starts=True).groupby([*KEYS, "second_start"]):
+    for part in starts(ended_runs(runs, second_starts=True)):
         own = interleaved.of(part["study"].iloc[0], part.loc[~part["lost"], "run_id"])
         baseline = interleaved.references(own)
         if own != baseline:  # the baseline against itself varies by nothing
@@ -67,7 +67,7 @@ def _of_starts(runs: pd.DataFrame, windows: pd.DataFrame) -> Iterator[np.ndarray
 
 def _of_repeats(runs: pd.DataFrame) -> Iterator[np.ndarray]:
     """Return the same for runs minutes apart: a ratio has the variances of both of its runs."""
-    for _, part in ended_runs(runs).groupby(KEYS):
+    for part in starts(ended_runs(runs)):
         yield math.sqrt(2) * np.log(part["value"].dropna().to_numpy(dtype=float))
 
 

@@ -11,12 +11,12 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis import tables as records
-from ddl_tools.analysis.configurations import KEYS, commits, ended_runs, with_settings
+from ddl_tools.analysis.configurations import CONFIGURATION, commits, ended_runs, with_settings
 from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.figures import accuracy_runs
 from ddl_tools.analysis.interleaving import Interleaved, Sample
 from ddl_tools.analysis.paper import BASE_WORLD_SIZE, FORMATS
-from ddl_tools.labels import REPEATS
+from ddl_tools.records.identity import BATCH, REPEATS
 from ddl_tools.scaling.paper import BATCH_SIZE, EPOCHS
 
 # The conditions of the paper: data/paper/settings.csv. Accumulation may stand for GPUs in accuracy.
@@ -27,6 +27,8 @@ LEARNING |= {"base_lr": 0.025, "lr_scaling": "linear"}
 EARLY = 20 / EPOCHS  # of a training: the epochs in which the curves of Fig. 9 are called alike
 ACCURACIES = ("top1", "top1_early", "top1_late")
 SHARES = {"allreduce_percent": "allreduce", "cudnn_percent": "cudnn"}
+
+KEYS = ["setting", "hardware", *CONFIGURATION, "world_size"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +111,7 @@ def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
     """Return the accuracies of studies that learnt by plain SGD, as the paper's did."""
     runs = accuracy_runs.made(runs)
     runs = runs[runs["optimizer"] == "sgd"]
-    free = (*REPEATS, *accuracy_runs.SHAPE, "schedule")
+    free = (*REPEATS, *BATCH, "schedule")
     alike = ["study", "hardware", "differs", *(n for n in RunSpec.model_fields if n not in free)]
     good = (runs["status"] == "completed") & ~runs["diverged"] & runs["top1"].notna()
     batches = runs.groupby("study")["global_batch_size"]
@@ -117,7 +119,7 @@ def _accuracy(runs: pd.DataFrame) -> dict[str, Evidence]:
     table = pd.DataFrame(values, runs.index, ACCURACIES, dtype=float)
     runs = runs.assign(
         alike=runs.groupby(alike, dropna=False).ngroup(),
-        shape=runs.groupby(accuracy_runs.SHAPE).ngroup(),
+        shape=runs.groupby([*BATCH]).ngroup(),
         smallest=batches.transform("min"),
         largest=batches.transform("max"),
         gpus=runs["global_batch_size"] // BATCH_SIZE,

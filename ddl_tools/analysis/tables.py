@@ -18,7 +18,7 @@ from ddl_core.errors import RecordError
 from ddl_core.timing import Spent
 from ddl_tools.analysis import metrics
 from ddl_tools.emulation.validity import rejected
-from ddl_tools.records import software
+from ddl_tools.records import identity
 from ddl_tools.records.damage import Examined, examine
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import RunFiles, Tree
@@ -56,7 +56,7 @@ def _columns(kind: str, names: str) -> dict[str, str]:
 
 
 COLUMNS: dict[str, str] = {
-    **_columns("string", "study run_id status"),
+    **_columns("string", "study run_id configuration series status"),
     **_types(RunSpec),
     **_columns("Int64", "world_size global_batch_size"),
     **_columns("string", "device_used accelerator machine"),
@@ -94,9 +94,9 @@ PROFILE_COLUMNS = {
 }
 _OF_RECORD = (
     *("study", "run_id", "status", "world_size", "global_batch_size"),
-    *("method_version", "loader_version"),
+    "loader_version",
 )
-_OF_SYSTEM = ("accelerator", "cpu_cores", "load_average_1min", "energy_method")
+_OF_SYSTEM = ("load_average_1min", "energy_method")
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
 
@@ -210,7 +210,7 @@ def _runs_frame(runs: Sequence[Examined], carbon_g_per_kwh: float) -> pd.DataFra
 
 def _row(run: Examined) -> dict[str, Any]:
     name = {"study": run.directory.parent.name, "run_id": run.directory.name}
-    known = {**run.record.spec.model_dump(), **_about(run.record)} if run.record else name
+    known = _about(run.record) if run.record else name
     if run.damages:
         status = UNKNOWN if run.is_unknown else DAMAGED
         return known | {"status": status, "damage": run.reason}
@@ -248,15 +248,15 @@ def _windows_frame(runs: Sequence[Examined]) -> pd.DataFrame:
 
 def _about(record: RunRecord) -> dict[str, Any]:
     system, provenance = record.system or {}, record.provenance or {}
+    description = identity.description(record)
     error = {f"error_{name}": getattr(record.error, name, None) for name in ("kind", "category")}
     return {
+        **description,
+        **identity.columns(description),
         **{name: getattr(record, name) for name in _OF_RECORD},
         **{name: system.get(name) for name in _OF_SYSTEM},
         **{name: provenance.get(name) for name in ("git_commit", "git_dirty")},
-        **software.columns(record),
         **error,
-        "device_used": system.get("device"),
-        "machine": system.get("cpu"),
         "parameters": (system.get("network") or {}).get("parameters"),
         "image_order": getattr(record.data, "order", None),
         "attempts": len(record.attempts),

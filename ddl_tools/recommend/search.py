@@ -20,7 +20,6 @@ from ddl_core.errors import DataError, LaunchError
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import Interleaved, block_means
 from ddl_tools.analysis.tables import write_tables
-from ddl_tools.labels import REPEATS
 from ddl_tools.launch import local_ranks, measuring
 from ddl_tools.launch.screen import follow
 from ddl_tools.launch.study import plan_run, run_study
@@ -36,6 +35,7 @@ from ddl_tools.recommend.candidates import (
 )
 from ddl_tools.recommend.load import Load
 from ddl_tools.recommend.plan import Known, Space
+from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.ledger import Entry, ledger, read_study, write_study
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import EpochRecord, Failure, read_epochs, read_record

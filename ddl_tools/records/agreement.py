@@ -10,20 +10,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ddl_tools.labels import named
+from ddl_tools.records.identity import WEIGHTS, key
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.run import RunRecord
 
-# Fields that may differ within a group: the strategy, and how it cuts and times its messages. Every
-# other field divides groups, also the other knobs: compression rounds gradients.
-_FREE = {
-    "strategy",
-    "ddp_bucket_mb",
-    "ddp_first_bucket_mb",
-    "ddp_bucket_view",
-    "ddp_static_graph",
-    "horovod_fusion_mb",
-    "horovod_cycle_ms",
-}
 _MACHINE = ("cpu", "architecture", "device", "accelerator")
 # Beginnings of names of packages.
 _COMPUTE = ("torch", "tensorflow", "keras", "jax", "mxnet", "pillow", "numpy", "nvidia-dali")
@@ -64,17 +54,17 @@ class Group:
 
 def groups(records: Iterable[RunRecord]) -> list[Group]:
     """Return the groups among some runs; a run that trained nothing or is alone is in none."""
-    ordered = sorted((one for one in records if one.weights_sha256), key=_key)
-    found = [Group(list(same)) for _, same in groupby(ordered, _key)]
+    ordered = sorted((one for one in records if one.weights_sha256), key=_decisive)
+    found = [Group(list(same)) for _, same in groupby(ordered, _decisive)]
     return [one for one in found if len({run.spec.strategy for run in one.records}) > 1]
 
 
-def _key(record: RunRecord) -> str:
+def _decisive(record: RunRecord) -> str:
     """Return everything that decides the final weights, but for the strategy."""
     system, packages = record.system or {}, (record.provenance or {}).get("packages", {})
     decisive = [
         (record.study, record.method_version, record.loader_version),
-        record.spec.model_dump(mode="json", exclude=_FREE),
+        key(record.spec.model_dump(), WEIGHTS),
         record.data and record.data.model_dump(),
         {name: system.get(name) for name in _MACHINE},
         {name: version for name, version in packages.items() if name.startswith(_COMPUTE)},

@@ -11,8 +11,8 @@ from ddl_tools.analysis.figures import accuracy, learning_curves
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.cli.options import show_entries
-from ddl_tools.labels import REPEATS
 from ddl_tools.launch.study import summary
+from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row, evaluations

@@ -89,7 +89,8 @@ NOT_OF_LOADING = {"train_images", "classes", "accumulation", "precision", "chann
                   "older, no settings", "older, no communication", "horovod", "deepspeed",
                   "HOROVOD_CACHE_CAPACITY"}  # fmt: skip
 NOT_OF_TRAINING = {"dataset", "train_images", "loader_workers", "loader_prefetch", "pin_memory",
-                   "persistent_workers", "uncached", "dali", "DALI_X"}  # fmt: skip
+                   "persistent_workers", "uncached", "dali_decode", "dali",
+                   "DALI_X"}  # fmt: skip
 
 Write = Any
 

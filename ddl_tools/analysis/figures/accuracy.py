@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.figures import naming
+from ddl_tools.analysis.configurations import starts
 from ddl_tools.analysis.figures.accuracy_differences import FIRST, LAST, differences, lost, unsure
 from ddl_tools.analysis.figures.accuracy_runs import EVALUATIONS, PRECISE, RUNNING, made, reached
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
@@ -43,7 +43,7 @@ def batch_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     the same network and data in the study (``reached`` of them); seconds are of training alone,
     without evaluation.
     """
-    groups = [group for _, group in made(runs).groupby(naming.KEY, dropna=False)]
+    groups = starts(made(runs))
     rows = [_row(group, RUNNING) for group in groups]
     best = pd.DataFrame(rows, columns=["panel", "value"]).groupby("panel")["value"].max()
     for row, group in zip(rows, groups, strict=True):

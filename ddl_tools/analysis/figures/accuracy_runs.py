@@ -13,10 +13,7 @@ from ddl_tools.analysis.configurations import (
 )
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.tables import not_emulated
-from ddl_tools.labels import REPEATS
-
-# Of a global batch.
-SHAPE = ["nodes", "gpus_per_node", "local_batch_size", "accumulation", "micro_batches_per_pass"]
+from ddl_tools.records.identity import BATCH, REPEATS
 
 # Top-1 accuracy with the running statistics of batch normalisation, and with precise ones.
 RUNNING, PRECISE = "running statistics", "statistics estimated anew"  # in this order
@@ -44,8 +41,8 @@ def _labels(table: pd.DataFrame) -> list[str]:
     """
     found = pd.Series("", index=table.index, dtype="string")
     for _, runs in table.groupby(["study", "optimizer", "schedule"]):
-        apart = _unusual(run_labels(runs, (*REPEATS, *SHAPE)))
-        shapes = runs[SHAPE].assign(apart=apart, batch=runs["global_batch_size"])
+        apart = _unusual(run_labels(runs, (*REPEATS, *BATCH)))
+        shapes = runs[[*BATCH]].assign(apart=apart, batch=runs["global_batch_size"])
         if shapes.drop_duplicates().duplicated(["apart", "batch"]).any():
             apart = run_labels(runs, REPEATS)
         found.loc[runs.index] = apart

@@ -12,6 +12,7 @@ from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import (
     VALUE,
     commits,
+    keyed,
     run_labels,
     specs,
     stack,
@@ -22,7 +23,7 @@ from ddl_tools.analysis.figures.scaling import line_looks
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.tables import is_emulated
-from ddl_tools.labels import REPEATS
+from ddl_tools.records.identity import REPEATS, SERIES
 from ddl_tools.scaling.emulated import calculated_s, represented_gbit
 
 EMULATED = typed(
@@ -32,11 +33,9 @@ EMULATED = typed(
 # Fields of an emulated run that panel or axis name, or that change no ratio.
 _NOT_NAMED = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images", "epochs", *REPEATS)
 _SHRUNK = ("ddp_bucket_mb", "ddp_first_bucket_mb", "horovod_fusion_mb")
-_SERIES = ["study", "hardware", "setting", "line"]
 # Links and the length of a run divide no series: what is drawn is a ratio over them.
 _SHARED = {"emu_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
 _NO_DELAYS = {"emu_straggler": 1.0, "emu_jitter": 0.0}
-_UNDISTURBED = ["study", "hardware", "strategy", "undisturbed"]
 
 
 def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
@@ -51,7 +50,7 @@ def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
     """
     made = _emulated(runs)
     rows = []
-    for _, series in made.groupby(_SERIES, sort=True):
+    for _, series in made.groupby("series", sort=True):
         alone = series[series["world_size"] == 1]
         base = alone if len(alone) else _without_delays(made, series.iloc[0])
         for _, panel in series[series["world_size"] > 1].groupby("emu_link_mbit"):
@@ -68,11 +67,11 @@ def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the emulated runs that have ended, with what pools them and what they are called."""
     ended = runs["status"].isin(["completed", "failed"]) & (runs["world_size"] > 0)
     emulated = runs[is_emulated(runs) & ended]
-    undisturbed = with_settings(emulated.assign(**_SHARED, **_NO_DELAYS))
     made = with_settings(emulated.assign(**_SHARED)).assign(
         **emulated[list(_SHARED)],
         commit=commits(emulated),
-        undisturbed=undisturbed["setting"],
+        series=keyed(emulated, SERIES | set(_SHARED)),
+        undisturbed=keyed(emulated, SERIES | {*_SHARED, *_NO_DELAYS}),
     )
     real = {name: emulated[name] * emulated["emu_shrink"] for name in _SHRUNK}
     apart = run_labels(emulated.assign(**real), _NOT_NAMED)  # sizes of the network that is emulated
@@ -86,7 +85,7 @@ def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _without_delays(made: pd.DataFrame, delayed: pd.Series) -> pd.DataFrame:
     """Return the runs of one rank that are like `delayed`, but for its delays."""
-    alike = (made[_UNDISTURBED] == delayed[_UNDISTURBED]).all(axis=1)
+    alike = made["undisturbed"] == delayed["undisturbed"]
     without = (made[list(_NO_DELAYS)] == pd.Series(_NO_DELAYS)).all(axis=1)
     return made[alike & without & (made["world_size"] == 1)]
 

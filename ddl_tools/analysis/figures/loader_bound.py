@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.configurations import KEYS, LOADING, TRAINING, ended_runs, numbered
+from ddl_tools.analysis.configurations import ended_runs, starts
 from ddl_tools.analysis.estimates import MARGIN, Estimate
 from ddl_tools.analysis.figures.columns import ORIGIN, VALUE, WHO, typed
 from ddl_tools.analysis.interleaving import Interleaved, counted
@@ -55,16 +55,12 @@ def points(runs: pd.DataFrame, windows: pd.DataFrame | None = None) -> pd.DataFr
     both = pd.concat([ended_runs(runs), ended_runs(runs, "load")], ignore_index=True)
     trained, free = (both["work"] == "train"), (both["loader"] == "synthetic")
     found: dict[str, dict[Any, pd.DataFrame]] = {}
-    for half, keys, which in (
-        ("loading", LOADING, ~trained),
-        ("training", TRAINING, trained & free),
-    ):
-        both[half] = numbered(both, keys)
+    for half, which in (("loading", ~trained), ("training", trained & free)):
         found[half] = dict(iter(both[which].groupby(half)))
     taken = Interleaved(windows)
     rows = [
         _row(own, {half: found[half].get(own[half].iloc[0]) for half in _HALVES}, taken)
-        for _, own in both[trained & ~free].groupby(KEYS)
+        for own in starts(both[trained & ~free])
     ]
     return pd.DataFrame(rows, columns=list(BOUNDS)).astype(BOUNDS)
 

@@ -8,25 +8,24 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
 from ddl_tools.analysis.configurations import specs
-from ddl_tools.labels import REPEATS, following, labels, phrase, plural, varying
+from ddl_tools.labels import following, labels, phrase, plural, varying
+from ddl_tools.records.identity import REPEATS, SIZE
 from ddl_tools.records.software import differing
 
 # Where and with what a run was made.
-PLACE = ["hardware", "device_used", "machine", "cpu_cores", "memory_gib", "software",
-         "method_version"]  # fmt: skip
-KEY = [*(name for name in RunSpec.model_fields if name not in REPEATS), *PLACE, "setting"]
-"""Runs of one configuration agree in all of these."""
-
+PLACE = [
+    *("hardware", "device_used", "machine", "cpu_cores", "memory_gib", "software"),
+    "method_version",
+]
 _SIZE = "world_size"
-NODES = ["nodes", "gpus_per_node"]  # a name has both as one number of ranks
 _COMMON = ["strategy", "loader", _SIZE, "model", "image_size", "local_batch_size", "precision"]
 
 # `firsts` holds one run of each configuration.
 
 
 def _varied(firsts: pd.DataFrame) -> list[str]:
-    several = len(firsts[NODES].drop_duplicates()) > 1
-    return [*varying(specs(firsts), (*REPEATS, *NODES)), *([_SIZE] if several else [])]
+    several = len(firsts[[*SIZE]].drop_duplicates()) > 1
+    return [*varying(specs(firsts), (*REPEATS, *SIZE)), *([_SIZE] if several else [])]
 
 
 def names(firsts: pd.DataFrame) -> list[str]:
@@ -36,7 +35,7 @@ def names(firsts: pd.DataFrame) -> list[str]:
     """
     if len(firsts) == 1:
         return [common(firsts, _COMMON[:3])]
-    named = labels(specs(firsts), (*REPEATS, *NODES, *following(specs(firsts))))
+    named = labels(specs(firsts), (*REPEATS, *SIZE, *following(specs(firsts))))
     if _SIZE not in _varied(firsts):
         return named
     several = firsts["nodes"].nunique() > 1

@@ -10,7 +10,6 @@ from ddl_tools.analysis import estimates
 from ddl_tools.analysis import paper as published
 from ddl_tools.analysis.configurations import (
     CONFIGURATION,
-    KEYS,
     stack,
     with_model,
 )
@@ -77,8 +76,7 @@ def _measured(configurations: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     In panels: those of a setting together, by network and in the order of loaders.
     """
     reached = configurations["world_size"].where(configurations["n"] > 0)
-    keys = [configurations[name] for name in KEYS if name != "world_size"]
-    table = configurations[reached.groupby(keys).transform("nunique") > 1]
+    table = configurations[reached.groupby(configurations["curve"]).transform("nunique") > 1]
     table = table.assign(
         **{new: table[old] for new, old in zip(_VALUES, values, strict=True)},
         source="measured",
@@ -102,8 +100,8 @@ def batch_points(configurations: pd.DataFrame) -> pd.DataFrame:
     where = [name.replace(f", batch {size}", "", 1) for name, size in pairs]
     table = configurations.assign(where=pd.Series(where, configurations.index, dtype=str))
     reached = table["local_batch_size"].where(table["n"] > 0)
-    keys = [table[name] for name in ("where", "hardware", *CONFIGURATION, "world_size")]
-    table = style.with_framework_strategy(table[reached.groupby(keys).transform("nunique") > 1])
+    several = reached.groupby(table["batches"]).transform("nunique") > 1
+    table = style.with_framework_strategy(table[several])
     loaders = map(style.loader_name, table["loader"], table["data_format"])
     table["panel"] = pd.array(list(loaders), dtype="string") + SEPARATOR + table["where"]
     table["panel"] += ", " + table["model"].map(style.model_name)

@@ -21,6 +21,7 @@ from ddl_tools.analysis.configurations import (
     KEYS,
     commits,
     ended_runs,
+    starts,
     with_settings,
 )
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
@@ -51,8 +52,9 @@ _PARTS = {
     "waiting": "waiting for slower ranks",
     **dict.fromkeys(("update", "end", "evaluation"), "other"),
 }
-_SHARED = [*(name for name in KEYS if name != "setting"), "study", "local_batch_size", "on_cpu"]
-_PROFILED = ["panel", "study", *CONFIGURATION, "world_size", "hardware"]
+_PLACE = [*CONFIGURATION, "world_size", "hardware"]
+_SHARED = [*_PLACE, "study", "local_batch_size", "on_cpu"]
+_PROFILED = ["panel", "study", *_PLACE]
 _OF_A_START = ["load_average_1min", "own_load"]
 KERNELS = {
     "allreduce": "all-reduce (NCCL)",
@@ -80,23 +82,23 @@ def epoch_points(runs: pd.DataFrame, configurations: pd.DataFrame) -> pd.DataFra
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
     reached = configurations.set_index(KEYS)[["base_world_size", "efficiency"]].to_dict("index")
     rows: list[dict[str, Any]] = []
-    sizes: dict[tuple[Any, ...], pd.Series] = {}  # training alone, in shares of its time
-    for key, made in table.groupby(KEYS):  # by world size last: the base comes first
-        known = made[recorded[made.index]]
-        shared = made.iloc[0][[*_SHARED, "panel"]].to_dict() | {
+    sizes: dict[tuple[int, int], pd.Series] = {}  # training alone, in shares of its time
+    for made in starts(table):
+        first, known = made.iloc[0], made[recorded[made.index]]
+        shared = first[[*_SHARED, "panel"]].to_dict() | {
             "n": len(known),
             "failed": int(made["lost"].sum()),
             "commit": ";".join(sorted(set(made["commit"]))),
-            **reached.get(key, {}),
+            **reached.get(tuple(first[KEYS]), {}),
         }
         if known.empty:
             rows.append(shared)
             continue
         parts = _worker_seconds(known)
         training = parts[TRAINING].mean()
-        sizes[key] = training / training.sum()
-        base = sizes.get((*key[:-1], shared["base_world_size"]))
-        rows += _causes(shared, parts, sizes[key], base)
+        own = sizes[first["curve"], first["world_size"]] = training / training.sum()
+        base = sizes.get((first["curve"], shared["base_world_size"]))
+        rows += _causes(shared, parts, own, base)
     return pd.DataFrame(rows, columns=list(BUDGET)).astype(BUDGET)
 
 
@@ -135,7 +137,7 @@ def draw_epochs(points: pd.DataFrame) -> Figure:
     Rows without a base to be compared with are left out, unless there are no others.
     """
     known = parts_of_epochs(points)
-    silent = len(points.loc[points["cause"].isna(), ["panel", *KEYS[1:]]].drop_duplicates())
+    silent = len(points.loc[points["cause"].isna(), ["panel", *_PLACE]].drop_duplicates())
     return stacked(
         known,
         _costs(known),
@@ -171,7 +173,7 @@ def _costs(known: pd.DataFrame) -> str:
     if known["efficiency"].isna().all():
         compute = known.loc[known["cause"] == "compute", "value"]
         return f"Compute takes {captions.span(100 * compute, '{:.0f}')} % of an epoch"
-    ranked = known.sort_values("loss", ascending=False).drop_duplicates(["panel", *KEYS[1:]])
+    ranked = known.sort_values("loss", ascending=False).drop_duplicates(["panel", *_PLACE])
     worst, times = next(iter(ranked["cause"].value_counts().items()))
     among = "" if times == len(ranked) else f" in {times} of {len(ranked)} configurations"
     return f"Efficiency is {captions.span(known['efficiency'])}; {worst} costs most{among}"
@@ -207,13 +209,13 @@ def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     load = runs["world_size"] * (runs["cpu_threads"] + runs["loader_workers"])
     load = load.groupby(runs["study"]).transform("max")
     settings = with_settings(runs.assign(commit=commits(runs), own_load=load))
-    settings = settings[["study", "run_id", "framework", "setting", *_OF_A_START, *ORIGIN.split()]]
+    settings = settings[["run_id", *KEYS, "framework", "setting", *_OF_A_START, *ORIGIN.split()]]
     table = profiles[profiles["of"] == WINDOW].merge(settings, on=["study", "run_id"])
     table["panel"] = table["setting"] + SEPARATOR + table["model"].map(style.model_name)
     rows: list[dict[str, Any]] = []
-    for key, own in table.groupby(_PROFILED):
+    for own in starts(table):
         hidden = own.loc[own["share"] == "overlapped", "value"]
-        shared = dict(zip(_PROFILED, key, strict=True)) | {
+        shared = own.iloc[0][_PROFILED].to_dict() | {
             "n": own["run_id"].nunique(),
             "overlapped": hidden.mean(skipna=False),
             "load_average": own["load_average_1min"].max(),

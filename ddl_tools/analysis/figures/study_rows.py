@@ -31,7 +31,7 @@ def studies(
     """Return the rows of the configurations of each study, panel by panel."""
     tables = [pd.DataFrame(columns=list(columns))]
     for study, own in made.groupby("study"):
-        numbers = numbered(own, naming.KEY)
+        numbers = numbered(own, ["configuration"])
         firsts = own[~numbers.duplicated()]
         common = naming.common(firsts)
         about = own.assign(
@@ -44,7 +44,7 @@ def studies(
         texts = naming.place_texts(about.drop_duplicates(naming.PLACE))
         places = about.groupby(naming.PLACE, dropna=False, sort=False)
         for text, (_, place) in zip(texts, places, strict=True):
-            groups = [group for _, group in place.groupby(naming.KEY, dropna=False)]
+            groups = [group for _, group in place.groupby("configuration", sort=False)]
             firsts = pd.concat([group.head(1) for group in groups], ignore_index=True)
             firsts["label"] = naming.distinguished(firsts)
             found = zip(groups, summary(groups, firsts), strict=True)

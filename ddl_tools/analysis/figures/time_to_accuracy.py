@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_tools.analysis.configurations import (
-    KEYS,
     ended_runs,
     stack,
+    starts,
     with_model,
 )
 from ddl_tools.analysis.figures.accuracy_runs import reached
@@ -38,8 +38,8 @@ def time_points(runs: pd.DataFrame) -> pd.DataFrame:
     made = ended_runs(runs)
     made = made[made["dataset"].isin(TARGETS) & made["evaluated_top1"].notna()]
     made["panel"] = made["loader"].map(style.loader_name) + SEPARATOR + with_model(made)
-    sizes = made.groupby([name for name in KEYS if name != "world_size"])["world_size"]
-    rows = [_time(group) for _, group in made[sizes.transform("nunique") > 1].groupby(KEYS)]
+    sizes = made.groupby("curve")["world_size"]
+    rows = [_time(group) for group in starts(made[sizes.transform("nunique") > 1])]
     return stack([pd.DataFrame(rows, columns=list(TIMES))], TIMES)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, RecordError
 from ddl_core.files import cannot_write
-from ddl_tools.labels import REPEATS, configuration, labels, plural
+from ddl_tools.labels import configuration, labels, plural
 from ddl_tools.launch import preflight
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import queued, reconciled, release_held
@@ -21,6 +21,7 @@ from ddl_tools.launch.slurm.site import Site
 from ddl_tools.launch.slurm.slurm_cli import Queue
 from ddl_tools.launch.study import check_data, pending, write_plans
 from ddl_tools.processes import uninterrupted
+from ddl_tools.records.identity import SERIES
 from ddl_tools.records.ledger import Entry, exclusive, ledger
 from ddl_tools.records.paths import PROJECT, RunFiles, Tree
 from ddl_tools.records.run import RunRecord, read_record, write_record
@@ -135,7 +136,7 @@ def by_configuration(entries: list[Entry]) -> dict[str, list[Entry]]:
 
     Configurations differ in more than their size.
     """
-    names = labels((item.spec for item in entries), (*REPEATS, "nodes", "gpus_per_node"))
+    names = labels((item.spec for item in entries), SERIES)
     found: dict[str, list[Entry]] = {}
     for item, name in zip(entries, names, strict=True):
         found.setdefault(name or configuration(item.spec), []).append(item)

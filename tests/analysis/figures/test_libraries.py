@@ -11,7 +11,7 @@ from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
-from tests.analysis.conftest import MakeRun, curve
+from tests.analysis.conftest import CODE, MakeRun, curve
 from tests.analysis.drawn import configurations, points_of, words
 
 HOROVOD = ("torch", "tensorflow", "mxnet")  # that it works with
@@ -85,11 +85,10 @@ def test_libraries_share_a_setting_and_are_lines_over_batches(tree: Tree) -> Non
 
 def test_another_version_of_a_library_divides_its_runs_alone(tree: Tree, make_run: MakeRun) -> None:
     for repeat, one in itertools.product((0, 1), (("torch", "ddp"), ("tensorflow", "horovod"))):
-        trained(make_run, one, gpus_per_node=2, repeat=repeat)
-    runs = runs_table(tree.runs)
-    changed = (runs["framework"] == "tensorflow") & (runs["repeat"] == 1)
-    runs["software"] = runs["software"].mask(changed, "tensorflow 99")
-    table = configuration_table(runs)
+        changed = one[0] == "tensorflow" and repeat == 1
+        code = {"provenance": CODE | {"packages": {"tensorflow": "99"}}} if changed else {}
+        trained(make_run, one, gpus_per_node=2, repeat=repeat, **code)
+    table = configuration_table(runs_table(tree.runs))
     assert table.set_index("framework")["n"].to_dict()["torch"] == 2
     assert table.loc[table["framework"] == "tensorflow", "n"].tolist() == [1, 1]
     assert table["setting"].nunique() == 3

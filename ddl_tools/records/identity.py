@@ -1,0 +1,122 @@
+"""Identity of runs: which of their settings, and which facts, must agree for them to be the same.
+
+There are several kinds of sameness. Each is the set of names that it leaves free: two runs are the
+same if their descriptions agree in all other names. A field that `RunSpec` may get later divides
+runs of each kind until it is listed here: no runs are pooled by oversight.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ddl_core.config import RunSpec
+from ddl_core.registry import owner
+from ddl_tools.records import software
+from ddl_tools.records.run import RunRecord
+
+MACHINE = ("device_used", "accelerator", "machine", "cpu_cores", "memory_gib", "cores_shared")
+SOFTWARE = ("software", "environment", "threads", "switches", "communication", "loader_software")
+FACTS = (*MACHINE, *SOFTWARE, "method_version")
+"""Names of a description besides the fields of `RunSpec`."""
+NAMES = (*RunSpec.model_fields, *FACTS)
+
+# Parts of the kinds of sameness.
+REPEATS = frozenset({"seed", "repeat"})
+SIZE = frozenset({"nodes", "gpus_per_node"})
+BATCH = SIZE | {"local_batch_size", "accumulation", "micro_batches_per_pass"}
+STRATEGY = frozenset({"strategy", "communication", *filter(owner, RunSpec.model_fields)})
+LOADER = frozenset({"loader", "data_format", "loader_software"})
+# How well is learnt: the same arithmetic in other numbers.
+LEARNING = frozenset(
+    {
+        *("schedule", "base_lr", "lr_scaling", "warmup_epochs"),
+        *("label_smoothing", "momentum", "weight_decay"),
+    }
+)
+# What is done beside the steps that count.
+BESIDES = frozenset({"eval_images", "eval_every", "precise_bn", "checkpoint_every"})
+# How many steps count.
+LENGTH = frozenset({"epochs", "train_images", "discard_steps", "min_steps_per_epoch"})
+# How a strategy cuts and times its messages.
+MESSAGES = frozenset(
+    {
+        *("ddp_bucket_mb", "ddp_first_bucket_mb", "ddp_bucket_view", "ddp_static_graph"),
+        *("horovod_fusion_mb", "horovod_cycle_ms"),
+    }
+)
+_READING = {"loader_workers", "loader_prefetch", "pin_memory", "persistent_workers"}
+_READING |= {"uncached", "dali_decode"}
+_ARITHMETIC = {"precision", "channels_last", "compile", "optimizer", "switches"}
+
+# Kinds of sameness.
+CONFIGURATION = REPEATS
+"""Starts of one configuration, which are pooled."""
+SERIES = REPEATS | SIZE | {"cores_shared"}
+"""One configuration on several numbers of ranks."""
+SPEED = SERIES | LEARNING | BESIDES | LENGTH
+"""The same throughput to be expected of a number of ranks, whatever is learnt."""
+SINGLE = SERIES | STRATEGY
+"""The same work done by any strategy of a framework."""
+# A loader does not know what is done with its batches, and loads more images in a window as long.
+LOADING = (
+    (REPEATS | STRATEGY | LEARNING | BESIDES | _ARITHMETIC)
+    | {"device", "work", "model", "classes", "accumulation", "train_images", "discard_steps"}
+)  # fmt: skip
+"""The same loading, of trainings and of loaders by themselves."""
+# Training on synthetic data does not depend on how data would be read.
+TRAINING = (
+    (REPEATS | LOADER | LEARNING | BESIDES | _READING)
+    | {"device", "dataset", "train_images", "discard_steps"}
+)  # fmt: skip
+"""The same training on synthetic data."""
+WEIGHTS = MESSAGES | {"strategy", "communication", *MACHINE, *SOFTWARE}
+"""The same final weights on one machine with one software: see `agreement`."""
+
+
+def description(record: RunRecord) -> dict[str, Any]:
+    """Return all that identifies a run, by name: `NAMES`; facts are missing before its start."""
+    system = record.system or {}
+    return {
+        **record.spec.model_dump(),
+        **dict.fromkeys(FACTS),
+        **{name: system.get(name) for name in ("accelerator", "cpu_cores")},
+        **software.columns(record),
+        "device_used": system.get("device"),
+        "machine": system.get("cpu"),
+        "method_version": record.method_version,
+    }
+
+
+def dividing(free: Iterable[str]) -> list[str]:
+    """Return the names in which runs of a kind of sameness agree."""
+    left = set(free)
+    return [name for name in NAMES if name not in left]
+
+
+def key(about: Mapping[str, Any], free: Iterable[str]) -> str:
+    """Return 12 hexadecimal digits, the same for descriptions that agree in all but `free`.
+
+    Missing names and values at their default do not enter: a field that is added later changes no
+    key.
+    """
+    found = {name: _plain(about.get(name)) for name in dividing(free)}
+    told = {name: value for name, value in found.items() if value not in (None, _DEFAULTS[name])}
+    text = json.dumps(told, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def columns(about: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys that a table of runs has, by column."""
+    return {"configuration": key(about, CONFIGURATION), "series": key(about, SERIES)}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON knows it; a number has the digits that a table keeps."""
+    if isinstance(value, str | bool | None):
+        return value
+    return f"{value:.9g}"
+
+
+_DEFAULTS = {name: _plain(field.default) for name, field in RunSpec.model_fields.items()}
+_DEFAULTS |= dict.fromkeys(FACTS)
