@@ -23,7 +23,7 @@ from ddl_tools.analysis.ratio_answers import unconfirmed
 from ddl_tools.analysis.result_page import PAGE, commits, link, machines, shared_settings
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
-from ddl_tools.records.ledger import find_study
+from ddl_tools.records.ledger import find_study, study_folders
 from ddl_tools.records.paths import (
     PROJECT,
     README,
@@ -257,8 +257,8 @@ def weights(tree: Tree) -> str:
 
 
 def _completed(tree: Tree) -> list[RunRecord]:
-    """Return the records of all measured runs that completed."""
-    runs = (read_record(run) for name in tree.studies() for run in tree.run_folders(name))
+    """Return the records of the measured runs of all studies, as planned last, that completed."""
+    runs = (read_record(run) for name in tree.studies() for run in study_folders(name, tree))
     return [one for one in runs if one.status == "completed" and not one.spec.emulated]
 
 

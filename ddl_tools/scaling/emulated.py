@@ -14,6 +14,7 @@ from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import title
 from ddl_tools.emulation.nodes import ON_THE_WIRE
 from ddl_tools.emulation.validity import rejected
+from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import Tree, committed
 from ddl_tools.scaling import paper
 from ddl_tools.scaling.communication import DDP_BUCKET_MB, Exchange, Network, exposed_s
@@ -70,7 +71,7 @@ def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
     `DataError` if there is none.
     """
     found = []
-    for record, rate, _ in throughputs(tree.run_folders(study)):
+    for record, rate, _ in throughputs(study_folders(study, tree)):
         facts = record.emulation
         if record.status != "completed" or facts is None or rejected(record):
             continue

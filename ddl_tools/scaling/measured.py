@@ -4,28 +4,20 @@ import logging
 from collections.abc import Container, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ddl_core.config import RunSpec
 from ddl_tools.labels import labels, phrase, plural
 from ddl_tools.records.damage import examine
+from ddl_tools.records.identity import FACTS, SOFTWARE, SPEED, description, key
+from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord
+from ddl_tools.records.software import differing
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
 from ddl_tools.scaling.configuration import Configuration, Span
 
 log = logging.getLogger(__name__)
-
-# Fields that do not change the throughput. Two runs that differ in any other one are never pooled.
-_WITHOUT_EFFECT = {
-    *("nodes", "gpus_per_node", "seed", "repeat", "second_start"),
-    *("epochs", "train_images", "eval_images", "eval_every", "precise_bn", "checkpoint_every"),
-    *("discard_steps", "min_steps_per_epoch", "profile_steps"),
-    *("schedule", "base_lr", "lr_scaling", "warmup_epochs", "label_smoothing"),
-    *("momentum", "weight_decay"),
-}
-_APART = _WITHOUT_EFFECT | {"strategy", "loader"}
 
 
 def machine_name(system: dict[str, object] | None) -> str:
@@ -67,10 +59,10 @@ def _rate(study: str, rows: Iterable[EpochRecord], why: Container[Round]) -> flo
 
 
 def trainings(tree: Tree) -> list[Measured]:
-    """Return the completed PyTorch trainings of a tree."""
+    """Return the completed PyTorch trainings of a tree, of each study as it was planned last."""
     wanted = "torch", "train", False
     fields = attrgetter("framework", "work", "emulated")
-    folders = (path.parent for path in sorted(tree.runs.glob("*/*/run.json")))
+    folders = (folder for study in tree.studies() for folder in study_folders(study, tree))
     return [
         one
         for one in throughputs(folders)
@@ -94,25 +86,42 @@ def configurations(runs: Iterable[Measured], tree: Tree) -> list[Configuration]:
 
     Left out are a single process, synthetic data, and runs under a profiler.
     """
-    groups: dict[tuple[str, str, tuple[int, int]], list[tuple[RunRecord, float]]] = {}
+    groups: dict[str, list[tuple[RunRecord, float]]] = {}
     for record, rate, _ in runs:
         spec = record.spec
         if spec.strategy == "single" or spec.loader == "synthetic" or spec.nsys:
             continue
         if rate:
-            versions = record.method_version, record.loader_version
-            key = machine_name(record.system), _settings(spec), versions
-            groups.setdefault(key, []).append((record, rate))
-    details = labels([group[0][0].spec for group in groups.values()], _APART)
+            groups.setdefault(key(description(record), SPEED), []).append((record, rate))
+    names = _names([group[0][0] for group in groups.values()])
     return [
         _configuration(tree, group, name)
-        for group, name in zip(groups.values(), details, strict=True)
+        for group, name in zip(groups.values(), names, strict=True)
     ]
 
 
-def _settings(spec: RunSpec) -> str:
-    """Return all settings of a run that may change its throughput."""
-    return spec.model_dump_json(exclude=_WITHOUT_EFFECT)
+def _names(firsts: Sequence[RunRecord]) -> list[str]:
+    """Return what sets configurations apart; equal names end with what differs in software."""
+    found = labels([one.spec for one in firsts], SPEED | {"strategy", "loader"})
+    shown = [
+        (machine_name(one.system), one.spec.strategy, one.spec.loader, label)
+        for one, label in zip(firsts, found, strict=True)
+    ]
+    texts = [_facts(description(one)) for one in firsts]
+    for name in set(shown):
+        alike = [place for place, other in enumerate(shown) if other == name]
+        if len(alike) > 1:
+            more = differing(texts[place] for place in alike)
+            for place in alike:
+                found[place] = ", ".join(filter(None, [found[place], more[texts[place]]]))
+    return found
+
+
+def _facts(about: dict[str, Any]) -> str:
+    """Return machine, software and method of a run as one text of items."""
+    own = [name for name in FACTS if name not in SOFTWARE and about[name] is not None]
+    items = [f"{name} {about[name]}" for name in own]
+    return "; ".join([*items, *(about[name] for name in SOFTWARE if about[name])])
 
 
 def _configuration(
@@ -141,5 +150,5 @@ def _configuration(
         ),
         throughput=rate,
         in_jobs=all(one.job_id is not None for one in records),
-        describes=lambda other: _settings(other) == _settings(spec),
+        describes=lambda other: key(dict(other), SPEED) == key(dict(spec), SPEED),
     )

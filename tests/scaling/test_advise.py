@@ -1,18 +1,21 @@
 import itertools
+import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ddl_core.config import IMAGENET_TRAIN_IMAGES
+from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import DataError, SpecError
+from ddl_tools.records.ledger import write_study
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.scaling import render
 from ddl_tools.scaling.advise import Advice, Machine, Request, advise
 from ddl_tools.scaling.measured import configurations, machine_name, trained
 from ddl_tools.scaling.options import Limits, Option
-from tests.analysis.conftest import MACHINE, MakeRun, turned
+from ddl_tools.study import Study
+from tests.analysis.conftest import CODE, MACHINE, MakeRun, turned
 from tests.scaling.test_options import configuration
 
 JUWELS = Machine("juwels_booster", "JUWELS Booster", 4)
@@ -251,6 +254,37 @@ def test_runs_that_differ_in_speed_are_never_pooled(tree: Tree, make_run: MakeRu
     assert [one.sizes for one in found] == [(1, 2)] * 5
     mine = [one.details for one in found if one.machine == HERE.description]
     assert len(set(mine)) == len(mine) == 4, "each has a name of its own"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method_version": 1},
+        {"system": MACHINE | {"memory_bytes": 2**34}},
+        {"provenance": CODE | {"packages": {"torch": "1.0"}}},
+    ],
+    ids=["method", "memory", "software"],
+)
+def test_runs_of_another_method_machine_or_software_are_not_pooled(
+    tree: Tree, make_run: MakeRun, change: dict[str, Any]
+) -> None:
+    make_run(10.0, strategy="ddp", nodes=2)
+    path = RunFiles(make_run(20.0, strategy="ddp", nodes=2, repeat=1)).record
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | change))
+    found = configurations(trained(tree, "resnet50", "sample"), tree)
+    assert [one.sources[0].split(" in ")[0] for one in found] == ["1 run", "1 run"]
+    assert len({one.details for one in found}) == 2, "each has a name of its own"
+
+
+def test_runs_that_a_study_plans_no_more_give_no_advice(tree: Tree, make_run: MakeRun) -> None:
+    make_run(10.0, strategy="ddp", nodes=2)
+    kept = RunFiles(make_run(20.0, strategy="ddp", nodes=2, repeat=1)).record
+    spec = RunSpec.model_validate(json.loads(kept.read_text())["spec"])
+    base = spec.model_dump(exclude_defaults=True, exclude={"seed", "repeat"})
+    write_study(Study(name="laptop", question="?", base=base, axes=[{"repeat": [1]}]), tree)
+    (one,) = configurations(trained(tree, "resnet50", "sample"), tree)
+    assert one.throughput(2).value == pytest.approx(320 / 20.0)
 
 
 def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) -> None:
