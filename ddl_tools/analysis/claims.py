@@ -56,7 +56,7 @@ _TESTABLE = {"throughput", *SYMBOLS, *SHARES, *ACCURACIES}
 def of_records(tree: Tree) -> pd.DataFrame:
     """Return the statements of Aach et al. judged by the records in `tree`, see `judged`."""
     claims = read_paper().claims
-    runs, windows = records.runs_table(tree.runs), records.windows_table(tree.runs)
+    runs, windows = records.runs_table(tree), records.windows_table(tree)
     return judged(runs, claims[claims["paper"] == AACH], windows, records.profiles_table(tree))
 
 

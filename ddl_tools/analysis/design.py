@@ -37,7 +37,7 @@ def spread(study: Study, tree: Tree) -> Spread | None:
     """
     machine, devices = host(), {spec.device for spec in study.expand()}
     for records, name in ((tree, "this machine's records"), (committed(), "the published records")):
-        runs = runs_table(records.runs)
+        runs = runs_table(records)
         if records is tree:
             own = (runs["machine"] == machine["cpu"]) & (runs["cpu_cores"] == machine["cpu_cores"])
             runs = runs[own]
@@ -46,7 +46,7 @@ def spread(study: Study, tree: Tree) -> Spread | None:
         if study.interleave is None:
             logs = list(_of_repeats(runs))
         else:
-            logs = list(_of_starts(runs, windows_table(records.runs)))
+            logs = list(_of_starts(runs, windows_table(records)))
         freedom = sum(len(values) - 1 for values in logs if len(values))
         if freedom >= ENOUGH:
             squares = sum(float(np.var(values)) * len(values) for values in logs if len(values))

@@ -319,5 +319,5 @@ def compare(study: Study, tree: Tree) -> str:
 
 def _points(tree: Tree, study: str) -> pd.DataFrame:
     """Return the configurations of a study with their ratios to the baseline."""
-    runs, windows = runs_table(tree.runs, studies=[study]), windows_table(tree.runs, [study])
+    runs, windows = runs_table(tree, studies=[study]), windows_table(tree, [study])
     return comparison.points(runs, windows, find_study(study, tree))

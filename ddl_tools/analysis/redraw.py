@@ -177,7 +177,7 @@ def tables_of(
     """
     again, second = tree.second(), None
     if study and study in again.studies():
-        found = runs_table(again.runs, studies=[study]), windows_table(again.runs, [study])
+        found = runs_table(again, studies=[study]), windows_table(again, [study])
         second = tables_of(again, study, *found)
     runs = empty_table() if runs is None else runs
     windows = empty_table(WINDOW_COLUMNS) if windows is None else windows

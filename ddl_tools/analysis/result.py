@@ -69,9 +69,7 @@ def load(name: str, results: str = "", study: str = "") -> Result:
     tree, question = tree_of(results), QUESTIONS[name]
     of_runs = question.needs != OF_NO_RUN
     for one in sorted(tree.studies(), key=lambda other: other != study) if of_runs else []:
-        tables = tables_of(
-            tree, one, runs_table(tree.runs, studies=[one]), windows_table(tree.runs, [one])
-        )
+        tables = tables_of(tree, one, runs_table(tree, studies=[one]), windows_table(tree, [one]))
         points = question.chosen(tables)
         if has_answer(points, question, of_runs=True):
             return Result(name, points, f"Study {code(one)}, {counts(tables.runs)}.")

@@ -101,11 +101,11 @@ _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_i
 
 
 def runs_table(
-    runs_dir: Path,
+    tree: Tree,
     carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH,
     studies: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Read every record below `runs_dir`, or those of some studies, a row each: `COLUMNS`.
+    """Read every record of a tree, or those of some studies, a row each: `COLUMNS`.
 
     A missing value is empty, never 0. Throughputs and shares are of warm training epochs;
     ``runtime_s`` sums all training epochs of a completed run, cold ones too; ``diverged`` says that
@@ -117,10 +117,10 @@ def runs_table(
     and ``damage`` says why. `whole` leaves such rows out. Of emulated runs, ``unfaithful`` says
     which rules they broke; `not_emulated` leaves all of them out.
     """
-    return _runs_frame(_read(Tree(runs_dir.parent), studies), carbon_g_per_kwh)
+    return _runs_frame(_read(tree, studies), carbon_g_per_kwh)
 
 
-def windows_table(runs_dir: Path, studies: Sequence[str] | None = None) -> pd.DataFrame:
+def windows_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataFrame:
     """Read every warm training epoch of the same records, a row each: `WINDOW_COLUMNS`.
 
     block, reference, round and place are empty where runs were not interleaved; runs that shared
@@ -128,7 +128,7 @@ def windows_table(runs_dir: Path, studies: Sequence[str] | None = None) -> pd.Da
     of a round counts: the round is the first one of a start (`FIRST`), or one of its trainings had
     less of the processor than the rest of its run (`DISTURBED`, see `rounds_left_out`).
     """
-    return _windows_frame(_read(Tree(runs_dir.parent), studies))
+    return _windows_frame(_read(tree, studies))
 
 
 def write_tables(

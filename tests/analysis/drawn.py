@@ -27,7 +27,7 @@ OF_RUNS = [name for name, question in QUESTIONS.items() if question.needs != OF_
 
 
 def configurations(tree: Tree) -> pd.DataFrame:
-    return configuration_table(runs_table(tree.runs))
+    return configuration_table(runs_table(tree))
 
 
 def points_of(name: str, runs: pd.DataFrame) -> pd.DataFrame:

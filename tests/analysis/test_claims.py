@@ -58,7 +58,7 @@ def decide(part: Part, ratios: dict[int, Estimate]) -> str:
 
 def judge(tree: Tree, **more: Any) -> pd.DataFrame:
     own = CLAIMS[CLAIMS["paper"] == AACH]
-    return claims.judged(runs_table(tree.runs), own, **more).set_index("statement")
+    return claims.judged(runs_table(tree), own, **more).set_index("statement")
 
 
 def measure(make_run: MakeRun, wall_s: float, system: dict = GPU, **fields: Any) -> None:
@@ -214,7 +214,7 @@ def test_interleaved_windows_are_pairs(tree: Tree, make_run: MakeRun) -> None:
     in_blocks(make_run, {"strategy": "ddp"}, drift, system=MACHINE, **common)
     in_blocks(make_run, {"strategy": "horovod"}, slower, place=1, system=MACHINE, **common)
     assert judge(tree).loc["O02", "here"].endswith("], inconclusive")
-    paired = judge(tree, windows=windows_table(tree.runs)).loc["O02", "here"]
+    paired = judge(tree, windows=windows_table(tree)).loc["O02", "here"]
     assert paired.endswith("], greater")
 
 
@@ -260,7 +260,7 @@ def test_shares_of_kernel_time(tree: Tree, make_run: MakeRun) -> None:
     models = ("resnet50", "resnet101", "resnet152")
     for model, loader in itertools.product(models, ("native", "dali_gpu")):
         measure(make_run, 20.0, gpus=512, model=model, loader=loader)
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     about = {"rank": 0, "share": "allreduce", "of": KERNELS}
     profiles = runs[["study", "run_id", "model"]].assign(
         value=runs["loader"].map({"native": 0.8}).fillna(0.4) + 0.01 * runs["repeat"], **about
@@ -357,7 +357,7 @@ def libraries(tree: Tree, make_run: MakeRun) -> Callable[..., pd.DataFrame]:
                 top1 = (0.5, 0.72, 0.8 + 0.001 * repeat)
                 trained(make_run, one, wall_s, top1, gpus_per_node=workers, repeat=repeat)
         others = CLAIMS[CLAIMS["paper"] != AACH]
-        judged = claims.judged(runs_table(tree.runs), others, windows_table(tree.runs))
+        judged = claims.judged(runs_table(tree), others, windows_table(tree))
         return judged.set_index("statement")
 
     return judged

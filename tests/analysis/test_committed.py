@@ -41,7 +41,7 @@ def test_files_are_those_of_the_records(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("study", ["related_mahon2020", "related_malik2018"])
 def test_a_configuration_of_the_related_papers_is_one_at_every_size(study: str) -> None:
     """The record of how a strategy communicates must not depend on the number of workers."""
-    runs = runs_table(committed().runs)
+    runs = runs_table(committed())
     runs = with_settings(runs[runs["study"] == study])
     groups = runs.groupby(["framework", "strategy", "model", "local_batch_size"])
     assert groups["world_size"].nunique().max() == 2

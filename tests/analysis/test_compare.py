@@ -107,7 +107,7 @@ def test_without_interleaving_whole_runs_are_compared(tree: Tree, make_run: Make
     assert "throughput / throughput of PyTorch-DDP" in first
     assert "changes the fewest settings" in first
     assert first.endswith("starts: n = 1 to 3, whole runs")
-    (row,) = comparison.points(runs_table(tree.runs)).set_index("strategy").loc[["horovod"]].iloc
+    (row,) = comparison.points(runs_table(tree)).set_index("strategy").loc[["horovod"]].iloc
     interval = "{ratio:.2f} [{ratio_low:.2f}, {ratio_high:.2f}]".format(**row)
     assert others == [f"  Horovod: {interval}, faster", "  DeepSpeed: 0.50, one start"]
 
@@ -161,8 +161,7 @@ def test_a_second_measurement_confirms_the_published_one_or_not(
         drawn = published.figures / "laptop"
         drawn.mkdir(parents=True)
         points, others = (
-            comparison.points(runs_table(one.runs), windows_table(one.runs))
-            for one in (published, tree)
+            comparison.points(runs_table(one), windows_table(one)) for one in (published, tree)
         )
         beside(points, others).to_csv(drawn / "comparison.csv")
         counted, *named = pages.confirmations(published).split("\n\n")

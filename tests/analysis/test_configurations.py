@@ -61,7 +61,7 @@ def test_efficiency_is_of_interleaved_windows(tree: Tree, make_run: MakeRun) -> 
     twice = [1.02, 0.98, 1.0, 1.0]
     took = [6.25 * d * t for d, t in zip(drift, twice, strict=True)]
     in_blocks(make_run, {"strategy": "ddp", "gpus_per_node": 2}, took, place=1)
-    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
+    runs, windows = runs_table(tree), windows_table(tree)
     _, pair = configuration_table(runs, windows).to_dict("records")
     expected = stats.ttest_1samp(-np.log(0.625 * np.array(twice)), 0).confidence_interval()
     found = (pair["efficiency_low"], pair["efficiency_high"])
@@ -79,7 +79,7 @@ def test_configurations_of_two_blocks_meet_in_the_baseline(tree: Tree, make_run:
     in_blocks(make_run, ddp, [10.0, 10.0, 10.0, 20.0, 20.0, 20.0])
     in_blocks(make_run, alone | {"gpus_per_node": 2}, [5.0 * w for w in wobble], place=1)
     in_blocks(make_run, alone, [20.0 * w for w in wobble], begin=3, place=1)
-    table = configuration_table(runs_table(tree.runs), windows_table(tree.runs))
+    table = configuration_table(runs_table(tree), windows_table(tree))
     pair = table[(table["strategy"] == "horovod") & (table["world_size"] == 2)].iloc[0]
     assert pair["efficiency"] == pytest.approx(1.0, rel=1e-3)
     assert pair["efficiency_low"] < 1 < pair["efficiency_high"] < 1.1
@@ -100,7 +100,7 @@ def test_loading_alone_is_no_training(tree: Tree, make_run: MakeRun) -> None:
     make_run(20.0, repeat=0)
     make_run(1.0, repeat=1, work="load")
     make_run(1.0, repeat=2, work="load", loader="turbo")
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     (row,) = configuration_table(runs).to_dict("records")
     assert (row["n"], row["value"]) == (1, pytest.approx(16.0))
     assert math.isnan(row["low"]), "one run has no interval"
@@ -139,7 +139,7 @@ def test_diverged_and_unfinished_runs_give_no_value(tree: Tree, make_run: MakeRu
     make_run(repeat=1, rows=lost)
     make_run(repeat=2, status="running")
     make_run(repeat=3, status="planned", rows=[], system=None)
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     (row,) = configuration_table(runs).to_dict("records")
     assert (row["n"], row["failed"]) == (1, 1)
     assert len(ended_runs(runs)) == 2
@@ -156,7 +156,7 @@ def test_runs_that_shared_a_job_are_pairs(tree: Tree, make_run: MakeRun) -> None
             record = read_record(directory)
             record.attempts[-1].block = f"job{repeat}"
             write_record(directory, record)
-    windows, runs = windows_table(tree.runs), runs_table(tree.runs)
+    windows, runs = windows_table(tree), runs_table(tree)
     interleaved = Interleaved(windows)
     sides = [interleaved.of("laptop", part["run_id"]) for _, part in runs.groupby("strategy")]
     ratio = interleaved.ratio(*sides)

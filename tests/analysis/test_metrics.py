@@ -54,7 +54,7 @@ def test_what_was_not_measured_stays_empty(tree: Tree, make_run: MakeRun) -> Non
     make_run(repeat=0)
     make_run(repeat=1, rows=[*ROWS, epoch_row(3)], system=MEASURED)  # one window lost
     make_run(repeat=2, rows=ROWS, system=MEASURED, status="failed")  # not all of its energy
-    table = tables.runs_table(tree.runs)
+    table = tables.runs_table(tree)
     assert table[["energy_kwh", "carbon_g_per_kwh", "kg_co2e"]].isna().all(axis=None)
     assert table["energy_j_per_image"].isna().tolist() == [True, True, False]
     assert table["energy_method"].isna().tolist() == [True, False, False]

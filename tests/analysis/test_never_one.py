@@ -49,7 +49,7 @@ def test_no_point_of_a_figure_is_of_both(tree: Tree, make_run: MakeRun) -> None:
     for field in FIELDS:
         for wall_s, spec in zip((10.0, 30.0), two(field), strict=True):
             write(make_run, field, spec, wall_s)
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     table = configuration_table(runs)
     assert table[table["n"] > 1]["setting"].tolist() == []
     assert not table.duplicated(KEYS).any()
@@ -71,7 +71,7 @@ def test_no_accuracy_is_a_mean_of_both(tree: Tree, make_run: MakeRun) -> None:
         specs = [spec for pair in pairs for spec in pair]
         for top1, spec in zip((0.1, 0.2, 0.3, 0.4), specs, strict=True):
             write(make_run, field, spec, top1=top1)
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     points = accuracy.batch_points(runs, PAPER)
     ours = points[points["source"] == "measured"]
     assert not (ours["n"] > 1).any()
@@ -100,7 +100,7 @@ def test_every_list_and_row_of_a_notebook_tells_them_apart(tree: Tree, make_run:
                 text = text.replace(spec.run_id.rpartition("-")[2], "")
             lines = [line for line in text.splitlines() if "lost" in line]
             assert len(set(lines)) == len(lines) == 2, field
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     names = runs["study"] + runs["run_id"].str.rpartition("-")[0] + run_labels(runs)
     assert names.is_unique
     runs = runs[runs["study"] != "second_start"]  # of the same setting; `ended_runs` leaves it out

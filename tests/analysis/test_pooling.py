@@ -214,7 +214,7 @@ def test_what_differs_is_no_half(tree: Tree, write: Write) -> None:
         owned = field.split("_")[0] in STRATEGIES
         loading = 2 if field in NOT_OF_LOADING or owned else 1
         wanted[study] = (loading, 2 if field in NOT_OF_TRAINING else 1)
-    rows = loader_bound.points(runs_table(tree.runs))
+    rows = loader_bound.points(runs_table(tree))
     assert len(rows) == len(wanted)
     counts = zip(rows["loading_n"], rows["training_n"], strict=True)
     assert dict(zip(rows["study"], counts, strict=True)) == wanted
@@ -229,4 +229,4 @@ def test_a_table_keeps_what_divides(tree: Tree, write: Write) -> None:
              "loader_software"]  # fmt: skip
     assert set(texts) < set(COLUMNS)
     assert table[texts].notna().all(axis=None)
-    pd.testing.assert_frame_equal(table[texts], runs_table(tree.runs)[texts])
+    pd.testing.assert_frame_equal(table[texts], runs_table(tree)[texts])

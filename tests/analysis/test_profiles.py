@@ -91,7 +91,7 @@ def test_shares_of_a_configuration_are_means_over_its_ranks(tree: Tree) -> None:
     profile = read_profile(directory)
     profile.ranks[1].shares = SHARES.model_copy(update={"compute": 0.3, "waiting": 0.3})
     write_profile(directory, profile)
-    points = profile_points(profiles_table(tree), runs_table(tree.runs))
+    points = profile_points(profiles_table(tree), runs_table(tree))
     for _, own in points.groupby("strategy"):
         assert list(own["cause"]) == list(Shares.model_fields)
         assert own["value"].sum() == pytest.approx(1)
@@ -107,7 +107,7 @@ def test_the_figure_tells_means_from_single_ranks(tree: Tree) -> None:
     profile = read_profile(directory)
     profile.ranks[1].shares = SHARES.model_copy(update={"compute": 0.3, "waiting": 0.3})
     write_profile(directory, profile)
-    points = profile_points(profiles_table(tree), runs_table(tree.runs))
+    points = profile_points(profiles_table(tree), runs_table(tree))
     figure = draw_profiles(points)
     means, extremes = title_of(figure).split("; ")
     assert means.startswith("Means over ranks: compute takes 40 %")
@@ -131,4 +131,4 @@ def test_the_figure_says_what_was_hidden_and_what_load_is_not_explained(tree: Tr
 
 
 def drawn(tree: Tree) -> Figure:
-    return draw_profiles(profile_points(profiles_table(tree), runs_table(tree.runs)))
+    return draw_profiles(profile_points(profiles_table(tree), runs_table(tree)))

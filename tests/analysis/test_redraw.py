@@ -242,7 +242,7 @@ def test_accuracies_that_all_diverged_are_shown(tree: Tree, make_run: MakeRun) -
         make_run(rows=curve([0.1], loss=math.nan), schedule=schedule)
     name = "accuracy_vs_batch_size"
     assert answered(tree, name) == [name]
-    said = words(QUESTIONS[name].draw(points_of(name, runs_table(tree.runs))))
+    said = words(QUESTIONS[name].draw(points_of(name, runs_table(tree))))
     assert "Diverged: 2 runs." in said
 
 

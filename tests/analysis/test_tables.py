@@ -16,7 +16,7 @@ from tests.analysis.conftest import CODE, MakeRun, epoch_row, turned
 
 
 def only_row(tree: Tree) -> dict[str, Any]:
-    (row,) = tables.runs_table(tree.runs).to_dict("records")
+    (row,) = tables.runs_table(tree).to_dict("records")
     return row
 
 
@@ -55,7 +55,7 @@ def test_failed_and_planned_runs_stay_rows(tree: Tree, make_run: MakeRun) -> Non
     make_run(status="failed", rows=[], repeat=0)
     make_run(status="failed", repeat=1)
     make_run(status="planned", rows=[], repeat=2, system=None)
-    table = tables.runs_table(tree.runs).set_index("repeat")
+    table = tables.runs_table(tree).set_index("repeat")
     assert table["status"].tolist() == ["failed", "failed", "planned"]
     assert table["error_kind"].isna().tolist() == [False, False, True]
     assert table["error_category"].fillna("").tolist() == ["killed", "killed", ""]
@@ -68,16 +68,16 @@ def test_diverged_runs_are_marked(tree: Tree, make_run: MakeRun) -> None:
     make_run(rows=[epoch_row(0), epoch_row(1, loss=math.inf)], repeat=1)
     make_run(repeat=2)
     make_run(rows=[epoch_row(0, loss=None)], repeat=3)
-    diverged = tables.runs_table(tree.runs)["diverged"]
+    diverged = tables.runs_table(tree)["diverged"]
     assert diverged.to_list() == [True, True, False, pd.NA]
 
 
 def damaged(tree: Tree) -> pd.Series:
     """Return the row of the only damaged one of two runs."""
-    table = tables.runs_table(tree.runs)
+    table = tables.runs_table(tree)
     assert tables.counts(table) == "2 runs: 1 completed, 1 damaged"
     whole = tables.whole(table)["run_id"].tolist()
-    assert tables.windows_table(tree.runs)["run_id"].unique().tolist() == whole
+    assert tables.windows_table(tree)["run_id"].unique().tolist() == whole
     return table[table["status"] == tables.DAMAGED].iloc[0]
 
 
@@ -117,7 +117,7 @@ def test_table_on_disk_reads_back_the_same(tree: Tree, laptop: MakeRun) -> None:
     table, _ = tables.write_tables(tree, "laptop")
     path = tree.tables / "laptop.csv"
     written = path.read_bytes()
-    pd.testing.assert_frame_equal(table, tables.runs_table(tree.runs), check_exact=False, rtol=1e-8)
+    pd.testing.assert_frame_equal(table, tables.runs_table(tree), check_exact=False, rtol=1e-8)
     tables.write_tables(tree, "laptop")
     assert path.read_bytes() == written
     assert b"\r" not in written
@@ -126,13 +126,13 @@ def test_table_on_disk_reads_back_the_same(tree: Tree, laptop: MakeRun) -> None:
 def test_study_without_runs_says_what_to_do(tree: Tree) -> None:
     with pytest.raises(RecordError, match="ddl study run nowhere"):
         tables.write_tables(tree, "nowhere")
-    assert tables.runs_table(tree.runs).empty
+    assert tables.runs_table(tree).empty
 
 
 def test_windows_are_the_warm_epochs(tree: Tree, make_run: MakeRun) -> None:
     folder = turned(make_run, {"strategy": "ddp"}, [20.0, 10.0], cpu_s=[32.0, 64.0], place=3)
     make_run(strategy="single")
-    table = tables.windows_table(tree.runs)
+    table = tables.windows_table(tree)
     assert list(table) == list(tables.WINDOW_COLUMNS)
     ours, others = table[table["run_id"] == folder.name], table[table["run_id"] != folder.name]
     assert ours["epoch"].tolist() == [1, 2, 3]
@@ -151,7 +151,7 @@ DDP, HOROVOD = {"strategy": "ddp"}, {"strategy": "horovod"}
 
 def left_out(tree: Tree) -> list[list[str | None]]:
     """Return of each run of the tree why its rounds do not count."""
-    table = tables.windows_table(tree.runs)
+    table = tables.windows_table(tree)
     table["left_out"] = table["left_out"].astype(object).where(table["left_out"].notna(), None)
     return [own["left_out"].to_list() for _, own in table.groupby("run_id")]
 

@@ -76,7 +76,7 @@ def test_a_record_of_each_kind_is_read_in_results(kind, results):
     tree, folder = results(kind)
     assert_read_as_written(folder)
     assert examine(folder).damages == []
-    (row,) = runs_table(tree.runs).to_dict("records")
+    (row,) = runs_table(tree).to_dict("records")
     assert row["status"] == (WITHDRAWN if kind in FED else "completed")
     assert row["loader"] == read_record(folder).spec.loader
 
@@ -89,10 +89,10 @@ def test_a_value_that_was_lost_would_be_seen():
 @pytest.mark.parametrize("kind", FED)
 def test_numbers_of_the_fed_loaders_are_used_nowhere(kind, results):
     tree, _ = results(kind)
-    (row,) = runs_table(tree.runs).to_dict("records")
+    (row,) = runs_table(tree).to_dict("records")
     assert row["damage"].startswith("DALI fed by Python (withdrawn)")
     assert not row["throughput_samples_per_s"] > 0
-    assert windows_table(tree.runs).empty
+    assert windows_table(tree).empty
     assert trainings(tree) == []
 
 

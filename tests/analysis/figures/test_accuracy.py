@@ -43,7 +43,7 @@ def runs(make_run: MakeRun, tree: Tree) -> pd.DataFrame:
             loss = math.nan if schedule == "cosine" else 1.0
             make_run(rows=curve([0.1, 0.2, large], loss=loss), accumulation=20, **fields)
     make_run(loader="synthetic")  # of the laptop study
-    return runs_table(tree.runs)
+    return runs_table(tree)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def points(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured(tree: Tree) -> pd.DataFrame:
-    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
+    points = accuracy.batch_points(runs_table(tree), PAPER)
     return points[points["source"] == "measured"]
 
 
@@ -223,7 +223,7 @@ def test_both_evaluations_are_compared_by_seed(make_run: MakeRun, tree: Tree) ->
             more = fields | {"warmup_epochs": 3.0}
             if schedule == "cosine" and repeat:
                 make_run(rows=curve([0.2, 0.7 + 0.02 * repeat]), accumulation=20, **more)
-    twice = runs_table(tree.runs)
+    twice = runs_table(tree)
     points = accuracy.batch_points(twice, PAPER)
     table = accuracy_differences.differences(points).set_index(["label", "evaluation"])
     assert table["difference"].to_dict() == {

@@ -35,7 +35,7 @@ SPREAD = (1.0, 1.02, 0.97)
 
 
 def points(tree: Tree, study: Study | None = None) -> pd.DataFrame:
-    return comparison.points(runs_table(tree.runs), windows_table(tree.runs), study)
+    return comparison.points(runs_table(tree), windows_table(tree), study)
 
 
 def test_choices_and_numbers_are_rows_the_fastest_on_top(tree: Tree, make_run: MakeRun) -> None:
@@ -443,7 +443,7 @@ def test_a_second_start_of_the_reference_is_a_row(tree: Tree, interleaved: MakeR
     assert again["ratio"] == pytest.approx(1.01, rel=1e-3)
     rest = table[~table["second_start"]].set_index("strategy")["ratio"]
     assert rest.to_dict() == pytest.approx(before.to_dict())
-    runs, windows = runs_table(tree.runs), windows_table(tree.runs)
+    runs, windows = runs_table(tree), windows_table(tree)
     assert configuration_table(runs, windows)["n"].tolist() == [6, 6, 6]
 
 

@@ -27,7 +27,7 @@ FIELDS = [one for one in ALONE if is_of_emulation(one) and one != "emu_link_mbit
 
 
 def table_of(tree: Tree) -> pd.DataFrame:
-    return points(runs_table(tree.runs))
+    return points(runs_table(tree))
 
 
 def test_efficiency_is_throughput_per_rank_over_that_of_one(tree: Tree, make_run: MakeRun) -> None:
@@ -144,7 +144,7 @@ def test_what_is_unfaithful_is_counted_and_not_drawn(tree: Tree, make_run: MakeR
     emulate(make_run, 0.8, nodes=2, emu_link_mbit=25)
     for nodes in (1, 2):
         emulate(make_run, 0.1, nodes=nodes, repeat=1, other_cpu_share=0.5)
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     assert runs["unfaithful"].dropna().str.startswith("the cores were busy").tolist() == [True] * 2
     table = points(runs)
     assert table["value"].tolist() == pytest.approx([1, 0.9, 1, 0.8])
@@ -163,7 +163,7 @@ def both(make_run: MakeRun) -> None:
 @pytest.mark.usefixtures("both")
 @pytest.mark.slow
 def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     assert not ended_runs(runs)["emulated"].any()
     assert configurations(tree)["n"].tolist() == [1, 1]
     for name in set(QUESTIONS) - {"efficiency_emulated"}:
@@ -175,7 +175,7 @@ def test_emulated_runs_are_in_no_other_figure(tree: Tree) -> None:
 @pytest.mark.usefixtures("both")
 def test_measured_and_emulated_stand_apart(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="measured and emulated runs are never shown together"):
-        with_settings(runs_table(tree.runs))
+        with_settings(runs_table(tree))
     draw_only(monkeypatch, "comparison", "efficiency_emulated")
     done = redraw(tree, figures=tree.figures, studies=["emulation"])
     assert "efficiency_emulated" in {path.stem for path in done.files}

@@ -66,7 +66,7 @@ def every_configuration(make_run: MakeRun) -> None:
 
 
 def points(name: str, tree: Tree) -> pd.DataFrame:
-    return points_of(name, runs_table(tree.runs))
+    return points_of(name, runs_table(tree))
 
 
 @pytest.mark.usefixtures("every_configuration")
@@ -88,7 +88,7 @@ def test_another_version_of_a_library_divides_its_runs_alone(tree: Tree, make_ru
         changed = one[0] == "tensorflow" and repeat == 1
         code = {"provenance": CODE | {"packages": {"tensorflow": "99"}}} if changed else {}
         trained(make_run, one, gpus_per_node=2, repeat=repeat, **code)
-    table = configuration_table(runs_table(tree.runs))
+    table = configuration_table(runs_table(tree))
     assert table.set_index("framework")["n"].to_dict()["torch"] == 2
     assert table.loc[table["framework"] == "tensorflow", "n"].tolist() == [1, 1]
     assert table["setting"].nunique() == 3

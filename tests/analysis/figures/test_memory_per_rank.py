@@ -28,7 +28,7 @@ def test_a_row_is_the_most_of_warm_epochs_and_its_share(tree: Tree, make_run: Ma
     made(make_run, "ddp", 9.0, 1.5, 1.4, repeat=1)
     made(make_run, "deepspeed", 9.0, 1.0, 1.0, deepspeed_zero_stage=2)
     made(make_run, "fsdp", 9.0, 0.5, 0.75)
-    points = memory_points(runs_table(tree.runs))
+    points = memory_points(runs_table(tree))
     assert points["label"].tolist() == ["PyTorch-FSDP", "DeepSpeed", "PyTorch-DDP"]
     assert points["value"].tolist() == pytest.approx([0.75, 1.0, 1.6])
     assert points["low"].tolist() == pytest.approx([0.75, 1.0, 1.5])
@@ -46,7 +46,7 @@ def test_a_row_is_the_most_of_warm_epochs_and_its_share(tree: Tree, make_run: Ma
 def test_the_share_of_fsdp_with_accumulation_is_not_known(tree: Tree, make_run: MakeRun) -> None:
     made(make_run, "ddp", 9.0, 1.5, accumulation=2)
     made(make_run, "fsdp", 9.0, 0.5, accumulation=2)
-    points = memory_points(runs_table(tree.runs)).set_index("strategy")
+    points = memory_points(runs_table(tree)).set_index("strategy")
     assert points["state"].isna().to_dict() == {"ddp": False, "fsdp": True}
 
 
@@ -56,7 +56,7 @@ def test_a_strategy_is_compared_by_its_best_setting(tree: Tree, make_run: MakeRu
     made(make_run, "deepspeed", 9.0, 2.0, deepspeed_zero_stage=3)
     small = {"deepspeed_zero_stage": 3, "deepspeed_bucket_elements": 5_000_000}
     made(make_run, "deepspeed", 9.0, 1.0, **small)
-    points = memory_points(runs_table(tree.runs))
+    points = memory_points(runs_table(tree))
     assert " needs 50 % of the least memory of DeepSpeed" in title_of(draw_memory(points))
     assert any("PyTorch-FSDP 0.50; DeepSpeed 1.00." in text
                for text in ANSWERS["memory_per_rank"].sentences(points))  # fmt: skip
@@ -74,4 +74,4 @@ def test_one_strategy_is_no_comparison(tree: Tree, make_run: MakeRun) -> None:
     """The record of the other one has no memory."""
     made(make_run, "ddp", None, 1.5)
     made(make_run, "fsdp", None, None)
-    assert memory_points(runs_table(tree.runs)).empty
+    assert memory_points(runs_table(tree)).empty

@@ -75,7 +75,7 @@ def test_a_setting_of_one_size_is_left_out_beside_larger_ones(tree: Tree, laptop
 @pytest.mark.usefixtures("laptop")
 def test_columns_and_types_do_not_depend_on_the_data(tree: Tree) -> None:
     for name in ("throughput_vs_workers", "efficiency", "loader_bound"):
-        full, empty = (points_of(name, runs) for runs in (runs_table(tree.runs), empty_table()))
+        full, empty = (points_of(name, runs) for runs in (runs_table(tree), empty_table()))
         assert full.dtypes.to_dict() == empty.dtypes.to_dict(), name
 
 
@@ -116,7 +116,7 @@ def test_formats_share_panels_and_are_rows_of_their_own(tree: Tree, make_run: Ma
 def test_loading_alone_is_in_no_figure_of_training(tree: Tree, make_run: MakeRun) -> None:
     make_run(strategy="ddp", nodes=4, work="load")
     make_run(10.0, strategy="ddp", nodes=8, work="load")
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     for name in QUESTIONS:
         studies = points_of(name, runs).get("study", pd.Series(dtype=str))
         assert studies.isna().all(), name

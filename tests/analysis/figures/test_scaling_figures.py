@@ -69,7 +69,7 @@ def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fill], Tabl
     def read(fill: Fill) -> Tables:
         tree = Tree(tmp_path_factory.mktemp(fill.__name__) / "results")
         fill(writer(tree))
-        runs = runs_table(tree.runs)
+        runs = runs_table(tree)
         return Tables(runs, configuration_table(runs), PAPER)
 
     return read
@@ -95,7 +95,7 @@ def test_draws_and_leaves_all_as_it_was(name: str, fill: Fill, tables_of: Callab
 @pytest.mark.parametrize("name", ["throughput_vs_workers", "comparison", "efficiency"])
 def test_caption_says_how_often_on_what_and_when(name: str, tree: Tree, laptop: MakeRun) -> None:
     laptop(strategy="ddp", gpus_per_node=2, status="failed", rows=[], repeat=5)
-    caption = caption_of(QUESTIONS[name].draw(points_of(name, runs_table(tree.runs))))
+    caption = caption_of(QUESTIONS[name].draw(points_of(name, runs_table(tree))))
     assert "Bars: 95 % interval of the" in caption
     assert "; n = 3 starts; commit 01234567." in caption
     assert "Failed or diverged: 1 run." in caption
@@ -114,7 +114,7 @@ def test_a_figure_of_statements_alone_says_so_and_is_small() -> None:
 def test_caption_on_a_gpu_does_not_speak_of_overhead(tree: Tree, make_run: MakeRun) -> None:
     for strategy in ("ddp", "horovod"):
         make_run(system=GPU, strategy=strategy)
-    table = points_of("comparison", runs_table(tree.runs))
+    table = points_of("comparison", runs_table(tree))
     caption = caption_of(QUESTIONS["comparison"].draw(table))
     assert "Example GPU; n = " in caption
     assert captions.METHOD_ONLY not in caption
@@ -122,7 +122,7 @@ def test_caption_on_a_gpu_does_not_speak_of_overhead(tree: Tree, make_run: MakeR
 
 @pytest.mark.usefixtures("laptop")
 def test_efficiency_names_base_and_finding_and_draws_values_and_intervals(tree: Tree) -> None:
-    table = points_of("efficiency", runs_table(tree.runs))
+    table = points_of("efficiency", runs_table(tree))
     figure = QUESTIONS["efficiency"].draw(table)
     assert "E relative to G0 = 1 to 4; batch per rank fixed." in caption_of(figure)
     assert "Open marks: stated for JUWELS Booster" in caption_of(figure)
@@ -167,7 +167,7 @@ def test_a_title_repeats_only_statements_that_nothing_contradicts() -> None:
 
 def test_formats_differ_in_the_look_and_are_explained(tree: Tree, make_run: MakeRun) -> None:
     both_formats_and_halves(make_run)
-    table = points_of("throughput_vs_workers", runs_table(tree.runs))
+    table = points_of("throughput_vs_workers", runs_table(tree))
     figure = QUESTIONS["throughput_vs_workers"].draw(table)
     entries = {entry.get_text() for entry in figure.legends[0].get_texts()}
     assert {"native, folders", "native, TFRecord", "DALI (CPU), TFRecord", "synthetic"} <= entries

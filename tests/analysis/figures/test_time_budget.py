@@ -32,7 +32,7 @@ def measure(make_run: MakeRun, spent: dict[str, float], evaluation_s: float = 0.
 
 
 def budget(tree: Tree) -> pd.DataFrame:
-    runs = runs_table(tree.runs)
+    runs = runs_table(tree)
     return epoch_points(runs, configuration_table(runs))
 
 

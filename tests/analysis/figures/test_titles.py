@@ -24,7 +24,7 @@ SURE, WILD = (1.0, 1.01, 0.99), (1.0, 2.0, 0.5)
 
 
 def title(name: str, tree: Tree) -> str:
-    return title_of(QUESTIONS[name].draw(points_of(name, runs_table(tree.runs))))
+    return title_of(QUESTIONS[name].draw(points_of(name, runs_table(tree))))
 
 
 def made(make_run: MakeRun, wall_s: float, factors: Sequence[float], **fields: Any) -> None:
@@ -105,7 +105,7 @@ def test_accuracies(
         rows[-1].precise_bn_top1 = 0.5 + (0.1 + more) * ahead
         fields = ACCURACY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
         make_run(rows=rows, accumulation=accumulation, **fields)
-    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
+    points = accuracy.batch_points(runs_table(tree), PAPER)
     assert title_of(accuracy.draw_batches(points)) == (
         "At batch 320, exponential minus cosine is +10 points with running statistics and "
         f"+10 points{precise_word} with statistics estimated anew"
@@ -121,7 +121,7 @@ def test_a_difference_within_one_point_is_equivalent(tree: Tree, make_run: MakeR
         for repeat in range(3):
             rows = curve([0.1, 0.5 + ahead + 0.001 * repeat * bool(ahead)])
             make_run(rows=rows, accumulation=20, **ACCURACY, schedule=schedule, repeat=repeat)
-    points = accuracy.batch_points(runs_table(tree.runs), PAPER)
+    points = accuracy.batch_points(runs_table(tree), PAPER)
     (difference,) = accuracy_differences.differences(points).to_dict("records")
     assert difference["low"] > 0
     assert difference["decision"] == "equivalent"

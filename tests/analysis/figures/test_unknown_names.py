@@ -35,7 +35,7 @@ def runs(tree: Tree, make_run: MakeRun) -> pd.DataFrame:
     accuracy = {"study": "accuracy_tiny", "dataset": "fashion_mnist", "loader": "memory"}
     for schedule, size in itertools.product(("step", "cosine"), (1, 20)):
         make_run(rows=curve([0.5]), schedule=schedule, accumulation=size, **accuracy)
-    return runs_table(tree.runs).replace(UNKNOWN)
+    return runs_table(tree).replace(UNKNOWN)
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
