@@ -116,11 +116,6 @@ class Study(BaseModel):
             )
         return self
 
-    @property
-    def asks_for_accuracy(self) -> bool:
-        """Whether schedule or optimiser vary: its throughputs stand in no figure."""
-        return len({(run.optimizer, run.schedule) for run in self.expand()}) > 1
-
     @classmethod
     def load(cls, path: Path) -> "Study":
         """Read a study from YAML; `SpecError` names the file and the fault."""

@@ -388,9 +388,14 @@ def _pools(table: pd.DataFrame, interleaved: Interleaved) -> list[_Pool]:
 
 
 def asks_for_accuracy(runs: pd.DataFrame) -> "pd.Series[bool]":
-    """Say of each run whether its study varies the schedule or the optimiser.
+    """Say of each run whether its study varies what changes no speed, such as the schedule.
 
     Such a study shows accuracies; its throughputs stand in no figure.
     """
-    ways = runs["optimizer"] + " " + runs["schedule"]
-    return ways.groupby(runs["study"]).transform("nunique") > 1
+    return varies(runs, identity.LEARNING)
+
+
+def varies(runs: pd.DataFrame, fields: Collection[str]) -> "pd.Series[bool]":
+    """Say of each run whether its study varies any of these fields."""
+    known = runs[sorted(fields)].groupby(runs["study"])  # a damaged record has no value
+    return (known.transform("nunique") > 1).any(axis=1)

@@ -13,7 +13,7 @@ from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, DDLError, RecordError, SpecError
 from ddl_core.schedules import derive_seed
 from ddl_tools.emulation import validity
-from ddl_tools.labels import Names, named
+from ddl_tools.labels import Names, named, varying
 from ddl_tools.launch import local_ranks, measuring, preflight
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.interleave import Submit, run_interleaved
@@ -23,6 +23,7 @@ from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import queued, reconciled
 from ddl_tools.processes import stoppable
 from ddl_tools.records import agreement
+from ddl_tools.records.identity import LEARNING
 from ddl_tools.records.ledger import (
     TO_RETRY,
     TO_RUN,
@@ -198,11 +199,11 @@ def run_study(
     list of Entry
         The ledger of the whole study afterwards.
     """
-    if parallel > 1 and not study.asks_for_accuracy:
+    if parallel > 1 and not _asks_for_accuracy(study):
         raise SpecError(
             f"study {study.name!r} measures throughput, and {parallel} runs at the same time would "
-            "slow each other; leave out --parallel, which is for studies that vary schedule or "
-            "optimizer"
+            "slow each other; leave out --parallel, which is for studies that vary the schedule or "
+            "another setting that changes no speed"
         )
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
@@ -230,6 +231,11 @@ def run_study(
                 names = named(study.expand())
                 _run_in_order(_drawn(study, todo), submit, shown, names, parallel)
         return ledger(study, tree)
+
+
+def _asks_for_accuracy(study: Study) -> bool:
+    """Say whether a study varies what changes no speed: its throughputs stand in no figure."""
+    return bool(LEARNING & set(varying(list(map(dict, study.expand())))))
 
 
 def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:

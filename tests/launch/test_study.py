@@ -131,6 +131,8 @@ def test_a_study_of_accuracy_may_have_several_runs_at_work(
 def test_runs_that_would_slow_each_other_are_not_at_work_together(launcher: FakeLauncher) -> None:
     with pytest.raises(SpecError, match="leave out --parallel"):
         launcher.run(grid(classes=[5, 9]), parallel=2)
+    with pytest.raises(SpecError, match="leave out --parallel"):
+        launcher.run(grid(optimizer=["sgd", "lars"]), parallel=2)
 
 
 def test_what_was_stopped_from_outside_goes_on_without_asking() -> None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import starts
 from ddl_tools.analysis.figures.accuracy_differences import FIRST, LAST, differences, lost, unsure
-from ddl_tools.analysis.figures.accuracy_runs import EVALUATIONS, PRECISE, RUNNING, made, reached
+from ddl_tools.analysis.figures.accuracy_runs import EVALUATIONS, PRECISE, RUNNING, arrivals, made
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.ways import accuracy_axis, crosses, draw_crosses, way_looks
 from ddl_tools.analysis.paper import SYSTEM, Paper
@@ -39,8 +39,8 @@ def batch_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     low and high are mean, standard deviation and 95 % interval of the mean over the n runs that
     neither failed nor diverged (no interval of fewer than `LEAST_SHOWN`), whose ``values`` are in
     the order of ``repeats``; V of those that diverged is apart. epochs_to_target and
-    seconds_to_target are medians over the runs that reached `TARGET_SHARE` of the best mean V of
-    the same network and data in the study (``reached`` of them); seconds are of training alone,
+    seconds_to_target are medians to `TARGET_SHARE` of the best mean V of the same network and data
+    in the study, see `arrivals`; ``reached`` runs came so far. Seconds are of training alone,
     without evaluation.
     """
     groups = starts(made(runs))
@@ -88,10 +88,10 @@ def _row(group: pd.DataFrame, evaluation: str) -> dict[str, Any]:
 
 
 def _to_target(part: pd.DataFrame, target: float) -> dict[str, Any]:
-    hits = [hit for run in part.to_dict("records") if (hit := reached(run, target))]
-    epochs, seconds = np.median(hits, axis=0) if hits else (np.nan, np.nan)
+    reached, hits = arrivals(part, target)
+    epochs, seconds = np.median(hits, axis=0)
     medians = {"epochs_to_target": epochs, "seconds_to_target": seconds}
-    return medians | {"target": target, "reached": len(hits)}
+    return medians | {"target": target, "reached": reached}
 
 
 IMAGENET_PANEL = "Stated by others: ImageNet, ResNet50 if no other network is named"

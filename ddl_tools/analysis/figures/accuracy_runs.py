@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 
 from ddl_tools.analysis.configurations import (
-    asks_for_accuracy,
     commits,
     run_labels,
+    varies,
     with_settings,
 )
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.tables import not_emulated
-from ddl_tools.records.identity import BATCH, REPEATS
+from ddl_tools.records.identity import BATCH, LEARNING, REPEATS
 
 # Top-1 accuracy with the running statistics of batch normalisation, and with precise ones.
 RUNNING, PRECISE = "running statistics", "statistics estimated anew"  # in this order
@@ -27,7 +27,8 @@ def made(runs: pd.DataFrame) -> pd.DataFrame:
     """
     runs = not_emulated(runs)
     ended = runs["status"].isin(["completed", "failed"])
-    table = with_settings(runs[asks_for_accuracy(runs) & ended & (runs["work"] == "train")])
+    ways = varies(runs, LEARNING | {"optimizer"})
+    table = with_settings(runs[ways & ended & (runs["work"] == "train")])
     table["diverged"] = table["diverged"].fillna(False).astype(bool)
     table["commit"] = commits(table)
     return table.assign(label=pd.array(_labels(table), dtype="string"))
@@ -67,7 +68,19 @@ def numbers(cell: Any) -> np.ndarray:
     return np.array([] if pd.isna(cell) else str(cell).split(";"), dtype=float)
 
 
-def reached(run: dict[str, Any], target: float) -> tuple[float, float] | None:
+def arrivals(runs: pd.DataFrame, target: float) -> tuple[int, np.ndarray]:
+    """Return how many runs reached an accuracy, and the epochs and seconds of each run to it.
+
+    Those are missing unless all runs reached it: the others' would be those of the lucky ones. A
+    run that diverged did not; one that failed says nothing.
+    """
+    made = runs[runs["status"] != "failed"].to_dict("records")
+    hits = [hit for run in made if (hit := _reached(run, target))]
+    everyone = hits and len(hits) == len(made)
+    return len(hits), np.array(hits if everyone else [(np.nan, np.nan)])
+
+
+def _reached(run: dict[str, Any], target: float) -> tuple[float, float] | None:
     """Return epochs and seconds to the first evaluation that is as good as `target`."""
     hit = np.flatnonzero(numbers(run["evaluated_top1"]) >= target)
     if not hit.size:

@@ -12,7 +12,7 @@ from ddl_tools.analysis.configurations import (
     starts,
     with_model,
 )
-from ddl_tools.analysis.figures.accuracy_runs import reached
+from ddl_tools.analysis.figures.accuracy_runs import arrivals
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
@@ -32,8 +32,8 @@ def time_points(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per configuration and number of ranks, where two were evaluated: `TIMES`.
 
     value is the median of the seconds that n runs trained to `TARGETS`, evaluations not counted,
-    low and high the least and the most; epochs is the median of theirs. All are missing where not
-    every run came so far (``reached``): the others' median would be that of the lucky ones.
+    low and high the least and the most; epochs is the median of theirs, see `arrivals`. All are
+    missing where not every run came so far (``reached``).
     """
     made = ended_runs(runs)
     made = made[made["dataset"].isin(TARGETS) & made["evaluated_top1"].notna()]
@@ -44,17 +44,16 @@ def time_points(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _time(group: pd.DataFrame) -> dict[str, Any]:
-    first, known = group.iloc[0].to_dict(), group[~group["lost"]]
+    first, known = group.iloc[0].to_dict(), group[group["status"] != "failed"]
     target = TARGETS[first["dataset"]]
-    hits = [reached(run, target) for run in known.to_dict("records")]
-    found = [hit for hit in hits if hit]
-    seconds = [hit[1] for hit in found] if found and len(found) == len(hits) else [np.nan]
+    reached, hits = arrivals(group, target)
+    epochs, seconds = hits.T
     return first | {
         "target": target,
         "n": len(known),
-        "reached": len(found),
-        "failed": int(group["lost"].sum()),
-        "epochs": np.median([hit[0] for hit in found]) if np.isfinite(seconds).all() else np.nan,
+        "reached": reached,
+        "failed": len(group) - len(known),
+        "epochs": np.median(epochs),
         "value": np.median(seconds),
         "low": min(seconds),
         "high": max(seconds),

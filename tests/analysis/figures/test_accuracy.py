@@ -20,6 +20,7 @@ from ddl_tools.analysis.figures import (
 )
 from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, curve
@@ -85,6 +86,35 @@ def test_time_to_accuracy_is_of_the_runs_that_reached_it(points: pd.DataFrame) -
         assert row(points, schedule, 16)[columns].tolist() == [2, 2, 40]
     assert row(points, "step", 320)["reached"] == 0
     assert math.isnan(row(points, "step", 320)["epochs_to_target"])
+
+
+@pytest.mark.parametrize("lost", [{}, {"loss": math.nan}], ids=["late", "diverged"])
+def test_the_lucky_ones_alone_have_no_time_to_accuracy(
+    tree: Tree, make_run: MakeRun, lost: dict[str, float]
+) -> None:
+    for repeat, top1 in enumerate((0.8, 0.8, 0.5)):
+        rows = curve([0.4, 0.5, top1], **(lost if repeat == 2 else {}))
+        make_run(rows=rows, **ACCURACY, schedule="step", repeat=repeat)
+        make_run(rows=curve([0.4, 0.8, 0.8]), **ACCURACY, schedule="cosine", repeat=repeat)
+    points = measured(tree)
+    assert points.groupby("schedule")["reached"].first().to_dict() == {"step": 2, "cosine": 3}
+    times = points.groupby("schedule")["seconds_to_target"].first()
+    assert times.isna().to_dict() == {"step": True, "cosine": False}
+
+
+def test_a_study_of_learning_rates_is_one_of_accuracy(tree: Tree, make_run: MakeRun) -> None:
+    for base_lr in (0.1, 0.2):
+        make_run(rows=curve([0.4, 0.5, 0.8]), **ACCURACY, base_lr=base_lr)
+    assert measured(tree)["base_lr"].tolist() == [0.1, 0.2]
+    assert QUESTIONS["comparison"].chosen(tables_of(tree, "accuracy", runs_table(tree))).empty
+
+
+def test_optimisers_have_throughputs_and_accuracies(tree: Tree, make_run: MakeRun) -> None:
+    for optimizer in ("sgd", "lars"):
+        make_run(rows=curve([0.4, 0.5, 0.8]), **ACCURACY, optimizer=optimizer)
+    assert measured(tree)["optimizer"].tolist() == ["lars", "sgd"]
+    found = QUESTIONS["comparison"].chosen(tables_of(tree, "accuracy", runs_table(tree)))
+    assert len(found) == 2
 
 
 def test_diverged_runs_are_results_apart_from_the_mean(points: pd.DataFrame) -> None:
