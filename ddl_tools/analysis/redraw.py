@@ -146,6 +146,8 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
     sections: dict[str, str] = {}
     findings: list[str] = []
     for name, question in QUESTIONS.items():
+        if study and question.needs == OF_NO_RUN:
+            continue
         points = question.chosen(tables)
         if has_answer(points, question, of_runs=bool(study)):
             figure = question.draw(points)
@@ -153,7 +155,7 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
             done.files += save_figure(figure, points, folder / name)
             sections[name] = result_page.section(name, points, figure, folder)
             findings += [title_of(figure), *result_page.confirmed(points)]
-        elif study and question.needs != OF_NO_RUN:
+        elif study:
             done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")
     _remove_others(folder, set(sections))
     if sections:

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from ddl_core.errors import RecordError
 from ddl_tools.analysis import result_page
 from ddl_tools.analysis.plot.canvas import save_figure
-from ddl_tools.analysis.questions import QUESTIONS, has_answer
+from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables, has_answer
 from ddl_tools.analysis.redraw import Redrawn, pictures, redraw, redraw_probes, tables_of
 from ddl_tools.analysis.tables import runs_table, write_tables
 from ddl_tools.records.damage import REMEDY
@@ -60,6 +61,20 @@ def test_a_folder_without_runs_is_no_folder_of_results(tree: Tree, make_run: Mak
         with pytest.raises(RecordError, match=reason):
             redraw(Tree(wrong), figures=wrong / "figures")
     assert sorted(tree.root.rglob("*")) == before
+
+
+def test_a_study_computes_nothing_of_the_paper(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def computed(tables: Tables) -> pd.DataFrame:
+        raise AssertionError("of no run")
+
+    stated = {name for name, one in QUESTIONS.items() if one.needs == OF_NO_RUN}
+    assert stated
+    for name in stated:
+        monkeypatch.setitem(QUESTIONS, name, replace(QUESTIONS[name], chosen=computed))
+    make_run()
+    redraw(tree, figures=tree.figures, studies=["laptop"])
 
 
 @pytest.mark.usefixtures("few_figures")
