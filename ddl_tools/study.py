@@ -26,6 +26,8 @@ from ddl_core.files import describe, shown, some
 
 ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
 MOST_RUNS = 10_000  # of a study
+GLOBAL_BATCH = "global_batch_size"
+"""Name in base or axes that stands for ``local_batch_size``: images of all ranks and one update."""
 
 
 def is_name(text: str) -> bool:
@@ -131,7 +133,7 @@ class Study(BaseModel):
         """
         grids = [{"repeat": [*range(self.repeats)], **grid} for grid in self.axes]
         runs = [
-            RunSpec.parse({**self.base, **dict(zip(grid, point, strict=True))})
+            _run({**self.base, **dict(zip(grid, point, strict=True))})
             for grid in grids
             for point in itertools.product(*grid.values())
         ]
@@ -155,6 +157,23 @@ class Study(BaseModel):
         return first.model_copy(update={"repeat": repeat})
 
 
+def _run(fields: dict[str, Any]) -> RunSpec:
+    """Return a run; the images of a rank follow from those of a global batch, where it is given."""
+    left = {name: value for name, value in fields.items() if name != GLOBAL_BATCH}
+    run = RunSpec.parse(left)
+    if GLOBAL_BATCH not in fields:
+        return run
+    if "local_batch_size" in left:
+        raise SpecError(f"{GLOBAL_BATCH} and local_batch_size are both given; keep one")
+    images, parts = fields[GLOBAL_BATCH], run.world_size * run.accumulation
+    if type(images) is not int or images < 1 or images % parts:
+        raise SpecError(
+            f"{GLOBAL_BATCH} = {shown(images)} is no multiple of {parts} (ranks x accumulation) of "
+            "a run; choose another one, or other numbers of ranks"
+        )
+    return RunSpec.parse({**left, "local_batch_size": images // parts})
+
+
 def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
     fitting = [run for run in runs if run.repeat == 0 and interleave.is_reference(run)]
     if len(fitting) != 1:
@@ -166,10 +185,11 @@ def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
 
 
 def _check_fields(place: str, names: dict[str, Any]) -> None:
-    if unknown := sorted(names.keys() - RunSpec.model_fields.keys()):
+    known = {*RunSpec.model_fields, GLOBAL_BATCH}
+    if unknown := sorted(names.keys() - known):
         raise ValueError(
             f"{place}: unknown field {some([shown(name) for name in unknown])}; "
-            f"choose from: {', '.join(sorted(RunSpec.model_fields))}"
+            f"choose from: {', '.join(sorted(known))}"
         )
 
 

@@ -101,8 +101,12 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     table["hardware"] = table["hardware"].astype("string")
     table["on_cpu"] = table["accelerator"].isna()
     placed = table.assign(ranks_per_node=_full_nodes(table), cores_shared=_bound(table))
+    shared = _shared_batch(table)
+    placed["shared_batch"] = table["global_batch_size"].where(shared.notna())
+    placed["local_batch_size"] = table["local_batch_size"].mask(shared.notna())
+    placed["series"] = table["series"].mask(shared.notna(), shared)
     table["curve"] = numbered(placed, ["study", "series", *_SPREAD])
-    placed["alike"] = numbered(placed, [*_SETTING, *_SPREAD])
+    placed["alike"] = numbered(placed, [*_SETTING, "shared_batch", *_SPREAD])
     placed["variant"] = _variants(placed, placed["alike"])
     numbers = numbered(placed, ["alike", "variant"])
     works: dict[int, str] = {}
@@ -156,6 +160,22 @@ def _full_nodes(table: pd.DataFrame) -> pd.Series:
     most = own.where(table["nodes"] > 1).groupby(table["study"]).transform("max")
     most = most.fillna(own.groupby(table["study"]).transform("max"))
     return own.mask((table["nodes"] == 1) & (own <= most), most)
+
+
+def _shared_batch(table: pd.DataFrame) -> "pd.Series[str]":
+    """Return the curve of each run of a study whose ranks share a fixed global batch, else nothing.
+
+    These are the studies in which no series has two numbers of ranks, but would have them if the
+    images of a rank were free.
+    """
+    curves = keyed(table, identity.SHARED_BATCH)
+    curves += " " + table["global_batch_size"].astype("string")
+    several = {
+        name: table["world_size"].groupby(by).transform("nunique").gt(1).groupby(table["study"])
+        for name, by in (("fixed", table["series"]), ("shared", curves))
+    }
+    of_study = several["shared"].transform("any") & ~several["fixed"].transform("any")
+    return curves.where(of_study)
 
 
 def _bound(table: pd.DataFrame) -> pd.Series:
@@ -223,7 +243,9 @@ def _keep_differing(table: pd.DataFrame) -> None:
 
 
 def _work(row: dict, varying: list[str]) -> str:
-    parts = [f"{row['image_size']} px", f"batch {row['local_batch_size']}"]
+    shared = not pd.isna(row["shared_batch"])
+    batch = f"global batch {row['shared_batch']}" if shared else f"batch {row['local_batch_size']}"
+    parts = [f"{row['image_size']} px", batch]
     parts += [phrase("precision", row["precision"])]
     parts += ["channels_last"] if row["channels_last"] else []
     parts += ["compiled"] if row["compile"] else []

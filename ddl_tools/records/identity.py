@@ -54,6 +54,8 @@ CONFIGURATION = REPEATS
 """Starts of one configuration, which are pooled."""
 SERIES = REPEATS | SIZE | {"cores_shared"}
 """One configuration on several numbers of ranks."""
+SHARED_BATCH = SERIES | {"local_batch_size"}
+"""The same on several numbers of ranks that share a global batch: its size has to agree as well."""
 SPEED = SERIES | LEARNING | BESIDES | LENGTH
 """The same throughput to be expected of a number of ranks, whatever is learnt."""
 SINGLE = SERIES | STRATEGY

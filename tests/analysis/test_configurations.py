@@ -164,3 +164,24 @@ def test_runs_that_shared_a_job_are_pairs(tree: Tree, make_run: MakeRun) -> None
     assert ratio.ratio == pytest.approx(1.26, rel=1e-3)
     assert ratio.high / ratio.low < 1.05
     assert configuration_table(runs, windows)["windows"].tolist() == [0, 0]
+
+
+def test_ranks_may_share_a_global_batch(tree: Tree, make_run: MakeRun) -> None:
+    for ranks, wall_s in ((1, 20.0), (2, 12.5), (4, 10.0)):
+        make_run(wall_s, gpus_per_node=ranks, local_batch_size=32 // ranks, strategy="ddp")
+    table = configuration_table(runs_table(tree)).set_index("world_size")
+    assert table["efficiency"].to_dict() == pytest.approx({1: 1.0, 2: 0.8, 4: 0.5})
+    assert table["setting"].unique().tolist() == ["laptop: 96 px, global batch 32, fp32"]
+
+
+def test_a_batch_per_rank_that_is_fixed_comes_first(tree: Tree, make_run: MakeRun) -> None:
+    """A run of one rank could begin both curves."""
+    for ranks, batch in ((1, 32), (2, 32), (2, 16)):
+        make_run(gpus_per_node=ranks, local_batch_size=batch, strategy="ddp")
+    table = configuration_table(runs_table(tree))
+    assert table["setting"].nunique() == 2
+    assert table.set_index(["world_size", "local_batch_size"])["base_world_size"].to_dict() == {
+        (1, 32): 1,
+        (2, 32): 1,
+        (2, 16): 2,
+    }

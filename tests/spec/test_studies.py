@@ -238,3 +238,34 @@ def test_a_second_start_is_another_run_of_the_same_seeds_and_no_reference() -> N
         assert first.run_id != second.run_id
         assert second.model_copy(update={"second_start": False}) == first
     assert study.reference(0) == firsts[0]
+
+
+SHARED = {"name": "shared", "question": "?", "repeats": 1}
+
+
+def test_ranks_share_a_global_batch() -> None:
+    study = Study(
+        **SHARED,
+        base={"strategy": "ddp", "global_batch_size": 64},
+        axes=[{"gpus_per_node": [1, 2], "accumulation": [1, 2]}],
+    )
+    runs = study.expand()
+    assert {run.global_batch_size for run in runs} == {64}
+    assert [run.local_batch_size for run in runs] == [64, 32, 32, 16]
+    plain = Study(**SHARED, base={"strategy": "ddp", "local_batch_size": 64})
+    assert plain.expand()[0].run_id == runs[0].run_id
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"global_batch_size": 65}, "65 is no multiple of 2"),
+        ({"global_batch_size": 64.0}, "64.0 is no multiple"),
+        ({"global_batch_size": True}, "true is no multiple|True is no multiple"),
+        ({"global_batch_size": 64, "local_batch_size": 32}, "both given; keep one"),
+    ],
+)
+def test_a_wrong_global_batch_is_named(fields: dict[str, object], named: str) -> None:
+    base = {"strategy": "ddp", "gpus_per_node": 2, **fields}
+    with pytest.raises(SpecError, match=named):
+        Study(**SHARED, base=base).expand()

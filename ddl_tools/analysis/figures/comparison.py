@@ -164,7 +164,7 @@ def _base(groups: Groups, firsts: pd.DataFrame, is_reference: Sequence[bool]) ->
 
 def _on_fewest_ranks(firsts: pd.DataFrame) -> list[int]:
     """Return for each configuration the place of the same one on the fewest ranks."""
-    return list(firsts.groupby("series")["world_size"].transform("idxmin"))
+    return list(firsts.groupby("curve")["world_size"].transform("idxmin"))
 
 
 def _rounds_left_out(windows: pd.DataFrame) -> dict[str, str]:
