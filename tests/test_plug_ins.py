@@ -11,6 +11,7 @@ from ddl_core.errors import SpecError
 from ddl_tools.doctor import machine
 from ddl_tools.launch.slurm import site
 from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.stored import run_dirs
 from tests import pages
 from tests.pictures import CLASSES, write_pictures
 
@@ -41,7 +42,7 @@ def test_the_pages_study_runs_to_a_figure_outside_the_project(installed, tmp_pat
     assert "same weights under all strategies: 1 of 1 groups" in said[0]
     assert "#SBATCH --partition=gpu" in said[2]
     # Here the names are unknown, so the records are read as what they are in.
-    folders = Tree(tmp_path / "results").run_folders("ours")
+    folders = run_dirs("ours", Tree(tmp_path / "results"))
     runs = [json.loads(RunFiles(one).record.read_text()) for one in folders]
     assert {one["spec"]["strategy"]: one["status"] for one in runs} == {
         "ddp": "completed",

@@ -10,6 +10,7 @@ import pytest
 
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.run import read_epochs, read_record
+from ddl_tools.records.stored import run_dirs
 from tests import pages
 from tests.pictures import CLASSES, write_pictures
 
@@ -49,7 +50,7 @@ def test_a_network_runs_to_a_figure(tmp_path: Path) -> None:
     write_pictures(tmp_path / "images", 64, 16)
     assert f"classes: {CLASSES}\n" in pages.files(NETWORK)["networks.yaml"]
     follow(NETWORK, tmp_path)
-    records = [read_record(one) for one in Tree(tmp_path / "results").run_folders("networks")]
+    records = [read_record(one) for one in run_dirs("networks", Tree(tmp_path / "results"))]
     told = {one.spec.model: (one.system or {})["network"] for one in records}
     digest = hashlib.sha256((tmp_path / "ours.py").read_bytes()).hexdigest()
     assert told.keys() == {"ours:small", "timm/test_vit", "torchvision/shufflenet_v2_x0_5"}
@@ -65,7 +66,7 @@ def test_data_run_to_a_figure_and_are_learnt(tmp_path: Path) -> None:
     photographs = write_pictures(tmp_path / "raw", 80, 0) / "train"
     photographs.rename(tmp_path / "photographs")
     follow(DATA, tmp_path)
-    (folder,) = Tree(tmp_path / "results").run_folders("shapes")
+    (folder,) = run_dirs("shapes", Tree(tmp_path / "results"))
     assert read_record(folder).status == "completed"
     rows = [row for row in read_epochs(folder) if row.phase == "eval"]
     assert [row.samples for row in rows] == [64] * 4

@@ -21,11 +21,12 @@ from ddl_tools.emulation.validity import rejected
 from ddl_tools.records import identity
 from ddl_tools.records.damage import Examined, examine
 from ddl_tools.records.ledger import study_folders
-from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.paths import Tree
 from ddl_tools.records.profiling import read_profile
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord, Slot
 from ddl_tools.records.storage import write_atomically
+from ddl_tools.records.stored import has_profile
 
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
 
@@ -339,7 +340,7 @@ def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataF
     ``compute``, missing where it is not known. Of the ``kernel time``, only on GPUs: the `KINDS`,
     which sum to 1 as well. Damaged and withdrawn runs have no rows.
     """
-    profiled = [one for one in _folders(tree, studies) if RunFiles(one).profile.exists()]
+    profiled = [one for one in _folders(tree, studies) if has_profile(one)]
     rows = [row for run in map(examine, profiled) for row in _profile_rows(run)]
     return _frame(rows, PROFILE_COLUMNS)
 

@@ -223,8 +223,8 @@ class _Watcher:
     def _entry(self, spec: RunSpec, directory: Path) -> Entry:
         try:
             now = RunFiles(directory).record.stat()
-        except OSError:
-            return entry(spec, directory)
+        except OSError:  # missing, or published
+            return checked([entry(spec, directory)])[0]
         stamp = (now.st_mtime_ns, now.st_ino)
         if (known := self._known.get(directory)) and known[0] == stamp:
             return known[1]
@@ -285,7 +285,7 @@ def _study_or_file(context: click.Context, parameter: click.Parameter, value: st
               help="As a second measurement of a published study, to data/second/.")  # fmt: skip
 @common.results_option
 def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
-    """Copy the records of completed runs to data/runs/, to be committed.
+    """Append the records of completed runs to the files of data/runs/, to be committed.
 
     NAME is a study in the folder of the records. FILE is a zip file with records of one or more
     studies, which `make gpu` wrote on any machine. If one of its records cannot be published, none

@@ -129,7 +129,7 @@ def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
         (folder / "tables").mkdir(exist_ok=True)
         shutil.copyfile(table, folder / "tables" / table.name)
     pages = []
-    for run in map(RunFiles, tree.run_folders(study)):
+    for run in map(RunFiles, tree.folders(study)):
         if run.notebook.is_file():
             target = folder / "notebooks" / study / f"{run.directory.name}.html"
             target.parent.mkdir(parents=True, exist_ok=True)

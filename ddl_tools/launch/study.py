@@ -35,6 +35,7 @@ from ddl_tools.records.ledger import (
     plan,
     plan_one,
     remedies,
+    require_folder,
 )
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, locate, portable
 from ddl_tools.records.progress import describe, fraction, read_progress
@@ -147,6 +148,7 @@ def _set_aside_damaged(item: Entry) -> None:
     """Rename a damaged record, with its lines and checkpoint: a new one would take them."""
     if item.state != "damaged":
         return
+    require_folder(item.directory)
     files = RunFiles(item.directory)
     places = (f".damaged{number or ''}" for number in itertools.count())
     end = next(one for one in places if not any(item.directory.glob(f"*{one}")))

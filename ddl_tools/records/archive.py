@@ -1,8 +1,8 @@
 """One zip file with the records of studies, to be published on another machine.
 
-The file has a folder for each study, with ``study.json``, ``runs.jsonl`` (a line per run),
-``epochs.jsonl`` (a line per epoch, which begins with its ``run_id``) and ``profiles.jsonl`` (a line
-per profile). It may come from anybody: no name in it becomes a path before it is checked.
+The file has a folder for each study, with the files of a published one (see
+`ddl_tools.records.stored`). It may come from anybody: no name in it becomes a path before it is
+checked.
 """
 
 import io
@@ -11,30 +11,28 @@ import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import from_json, to_json
 
 from ddl_core.errors import DDLError, RecordError
 from ddl_core.files import describe, require_file, shown, some
 from ddl_tools.records.damage import verify
 from ddl_tools.records.ledger import project_study, read_study, write_study
-from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.paths import StudyFiles, Tree
 from ddl_tools.records.publish import Published, completed_runs, publish_all
-from ddl_tools.records.run import UnknownNameError, parse_record
+from ddl_tools.records.run import UnknownNameError
 from ddl_tools.records.storage import write_atomically
+from ddl_tools.records.stored import LONGEST_LINE, is_line, to_lines
 from ddl_tools.study import Study, is_name
 
 MOST_BYTES = 10_000_000  # of the file
 MOST_UNPACKED = 100_000_000  # bytes of all members
 MOST_MEMBERS = 100
-LONGEST_LINE = 1_000_000  # bytes
 
-STUDY, RUNS, EPOCHS, PROFILES = "study.json", "runs.jsonl", "epochs.jsonl", "profiles.jsonl"
+STUDY, RUNS = StudyFiles(Path()).definition.name, StudyFiles(Path()).runs.name
+FILES = (STUDY, *(path.name for path in StudyFiles(Path()).lines))
 REPORT = "report.md"  # for readers of the file; not published
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # time of all members: the same records give the same bytes
@@ -54,18 +52,8 @@ def pack(tree: Tree, studies: Sequence[str], path: Path, report: str = "") -> in
         if not folders:
             raise RecordError(f"study {study!r} has no completed run in {tree.runs}")
         runs += len(folders)
-        files: dict[str, list[bytes]] = {RUNS: [], EPOCHS: [], PROFILES: []}
-        files[STUDY] = [_definition(study, tree)]
-        for run in map(RunFiles, folders):
-            files[RUNS].append(_line(_object(str(run.record), run.record.read_bytes())))
-            for line in run.epochs.read_bytes().splitlines():
-                row = _object(str(run.epochs), line)
-                files[EPOCHS].append(_line({"run_id": run.directory.name, **row}))
-            if run.profile.exists():
-                profile = _object(str(run.profile), run.profile.read_bytes())
-                files[PROFILES].append(_line(profile))
-        joined = {f"{study}/{name}": b"".join(lines) for name, lines in files.items()}
-        members |= {name: content for name, content in joined.items() if content}
+        files = {STUDY: _definition(study, tree), **to_lines(folders)}
+        members |= {f"{study}/{name}": content for name, content in files.items() if content}
     members |= {REPORT: report.encode()} if report else {}
     content = _zipped(members)
     unpacked = sum(map(len, members.values()))
@@ -83,10 +71,6 @@ def pack(tree: Tree, studies: Sequence[str], path: Path, report: str = "") -> in
 def _definition(study: str, tree: Tree) -> bytes:
     """Return ``study.json``; nothing where there is none that can be read."""
     return tree.asked(study).read_bytes() if read_study(study, tree) else b""
-
-
-def _line(content: dict[str, Any]) -> bytes:
-    return to_json(content) + b"\n"
 
 
 def _zipped(members: Mapping[str, bytes]) -> bytes:
@@ -196,8 +180,8 @@ def _members(archive: zipfile.ZipFile) -> dict[str, dict[str, zipfile.ZipInfo]]:
         study, _, name = info.filename.partition("/")
         if info.filename == REPORT:
             continue
-        if not is_name(study) or name not in (STUDY, RUNS, EPOCHS, PROFILES):
-            known = ", ".join(f"STUDY/{one}" for one in (STUDY, RUNS, EPOCHS, PROFILES))
+        if not is_name(study) or name not in FILES:
+            known = ", ".join(f"STUDY/{one}" for one in FILES)
             raise RecordError(f"unknown member {shown(info.filename)}; known are {known}, {REPORT}")
         members.setdefault(study, {})[name] = info
     if not members:
@@ -206,33 +190,14 @@ def _members(archive: zipfile.ZipFile) -> dict[str, dict[str, zipfile.ZipInfo]]:
 
 
 def _unpack_study(archive: zipfile.ZipFile, study: str, members: Members, tree: Tree) -> None:
-    """Write the files of a study; `_verify` looks at its epochs and profiles."""
+    """Write the files of a study, whose lines `_verify` looks at."""
     if info := members.get(STUDY):
         write_study(_parse_study(archive, info, study), tree)
-    runs: dict[str, RunFiles] = {}
-    for where, content in _lines(archive, members.get(RUNS)):
-        record = parse_record(Path(where), content)
-        if record.study != study:
-            raise RecordError(f"{where}: study = {shown(record.study)}, in the folder {study}")
-        if record.status != "completed":
-            raise RecordError(f"{where}: status = {record.status!r}; only completed runs are read")
-        if record.run_id in runs:
-            raise RecordError(f"{where}: run {record.run_id} is there twice")
-        # The record was checked: `run_id` follows from its spec, and is one part of a path.
-        runs[record.run_id] = RunFiles(tree.study(study) / record.run_id)
-        _write(runs[record.run_id].record, to_json(content, indent=1) + b"\n")
-    if not runs:
+    if RUNS not in members or not members[RUNS].file_size:
         raise RecordError(f"{study}/{RUNS} is missing, or has no line")
-    epochs: dict[str, list[bytes]] = {run_id: [] for run_id in runs}
-    for where, content in _lines(archive, members.get(EPOCHS)):
-        epochs[_known_run(where, content.pop("run_id", None), runs)].append(_line(content))
-    for run_id, rows in epochs.items():
-        _write(runs[run_id].epochs, b"".join(rows))
-    for where, content in _lines(archive, members.get(PROFILES)):
-        run = runs[_known_run(where, content.get("run_id"), runs)]
-        if run.profile.exists():
-            raise RecordError(f"{where}: the profile of {run.directory.name} is there twice")
-        _write(run.profile, to_json(content, indent=1) + b"\n")
+    for path in StudyFiles(tree.study(study)).lines:
+        if info := members.get(path.name):
+            write_atomically(path, archive.read(info), sync=False)  # into a temporary folder
 
 
 def _parse_study(archive: zipfile.ZipFile, info: zipfile.ZipInfo, study: str) -> Study:
@@ -248,48 +213,17 @@ def _parse_study(archive: zipfile.ZipFile, info: zipfile.ZipInfo, study: str) ->
     return definition
 
 
-def _lines(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo | None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the JSON object of each line of a member, and where it is; none without a member."""
-    if info is None:
-        return
-    with io.BufferedReader(archive.open(info)) as file:  # type: ignore[type-var]
-        for number in count(1):
-            line = file.readline(LONGEST_LINE + 1)
-            if not line:
-                return
-            where = f"{info.filename}, line {number}"
-            if len(line) > LONGEST_LINE:
-                raise RecordError(f"{where} is longer than {_mb(LONGEST_LINE)}")
-            yield where, _object(where, line)
-
-
-def _object(where: str, text: bytes) -> dict[str, Any]:
-    try:
-        content = from_json(text)
-    except ValueError as error:
-        raise RecordError(f"{where} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise RecordError(f"{where} holds {type(content).__name__}, not an object")
-    return content
-
-
-def _known_run(where: str, run_id: object, runs: Mapping[str, RunFiles]) -> str:
-    if not isinstance(run_id, str) or run_id not in runs:
-        raise RecordError(f"{where}: run_id = {shown(run_id)} is no run of {RUNS}")
-    return run_id
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, content, sync=False)  # into a temporary folder
-
-
 def _verify(tree: Tree, studies: Sequence[str]) -> None:
     for study in studies:
-        for run in verify(tree, study):
+        # A damaged line is named before what its run lacks without it.
+        for run in sorted(verify(tree, study), key=lambda one: not is_line(one.directory)):
+            name = "" if is_line(run.directory) else f" (run {run.directory.name})"
             if run.damages:
-                raise RecordError(f"{study}/{run.directory.name}: {'; '.join(run.damages)}")
+                kind = UnknownNameError if run.is_unknown else RecordError
+                raise kind(f"{study}/{'; '.join(run.damages)}{name}")
+            if run.record and run.record.status != "completed":
+                text = f"status = {run.record.status!r}; only completed runs are read"
+                raise RecordError(f"{study}/{RUNS}: {text}{name}")
 
 
 def _mb(size: int) -> str:

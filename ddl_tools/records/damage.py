@@ -20,14 +20,16 @@ from ddl_tools.records.run import (
     RunRecord,
     UnknownNameError,
     newest,
-    read_record,
-    read_rows,
+    parse_epoch,
+    parse_record,
 )
+from ddl_tools.records.stored import Item, StoredRun, run_dirs, stored
 
 REMEDY = (
-    "restore the file (a published one with `git checkout data`), or remove the run's folder and "
-    "run the study again"
+    "restore the file (a published one with `git checkout data`), or remove the run and run the "
+    "study again"
 )
+_EPOCHS = RunFiles(Path()).epochs.name  # in either form
 
 
 @dataclass(frozen=True)
@@ -53,27 +55,31 @@ class Examined:
 
     def lines(self) -> list[str]:
         """Return a line on each damage: where, what, and what to do."""
-        return [f"{self.directory}/{damage}; {self.remedy}" for damage in self.damages]
+        mark = "/" if self.directory.is_dir() else ": "  # a published run has no folder
+        return [f"{self.directory}{mark}{damage}; {self.remedy}" for damage in self.damages]
 
 
 def examine(directory: Path) -> Examined:
     """Read the files of a run and check them against one another."""
-    files = RunFiles(directory)
     record: RunRecord | None = None
     try:
-        record = read_record(directory)
+        run = stored(directory)
+        item = run.record()
+        record = parse_record(*item)
         if (directory.parent.name, directory.name) != (record.study, record.run_id):
             text = (
-                f"run.json: it is of run {record.run_id!r} of study {record.study!r}, in a folder "
-                "of another name: a copied run would count twice"
+                f"{item.where.name}: it is of run {record.run_id!r} of study {record.study!r}, in "
+                "a folder of another name: a copied run would count twice"
             )
             return Examined(directory, damages=[text])
-        rows = read_rows(directory)
-        damages = [f"{files.epochs.name}: {why}" for why in _lines(files, record, rows)]
-        damages += [f"{files.profile.name}: {why}" for why in _profile(files, record)]
-        damages += [f"{files.record.name}: {why}" for why in _emulation(record)]
+        lines = run.epochs()
+        rows = [parse_epoch(*one) for one in lines]
+        damages = [*_lines(run, record, lines, rows)]
+        damages += [f"{run.profile_file}: {why}" for why in _profile(directory, run, record)]
+        damages += [f"{item.where.name}: {why}" for why in _emulation(record)]
     except RecordError as error:
-        text = shorten(error.detail.replace(f"{directory}/", ""), 400, placeholder=" ...")
+        text = error.detail.replace(f"{directory}/", "").replace(f"{directory.parent}/", "")
+        text = shorten(text, 400, placeholder=" ...")
         unknown = isinstance(error, UnknownNameError)
         return Examined(directory, record, [], [text], error.remedy or REMEDY, unknown)
     return Examined(directory, record, [] if damages else newest(rows), damages)
@@ -81,7 +87,7 @@ def examine(directory: Path) -> Examined:
 
 def verify(tree: Tree, study: str) -> list[Examined]:
     """Examine every run of a study that has files in `tree`; without any, `RecordError`."""
-    folders = tree.run_folders(study)
+    folders = run_dirs(study, tree)
     if not folders:
         raise RecordError(
             f"no runs of study {study!r} in {tree.runs}; run `ddl study run {study}` first, "
@@ -102,27 +108,28 @@ def _checked(item: Entry) -> Entry:
     return replace(item, state="damaged", reason=found.reason, category=None)
 
 
-def _lines(files: RunFiles, record: RunRecord, rows: list[EpochRecord]) -> Iterator[str]:
+def _lines(
+    run: StoredRun, record: RunRecord, lines: list[Item], rows: list[EpochRecord]
+) -> Iterator[str]:
     """Yield the faults of the lines of a run, seen against its record."""
-    if record.status == "completed":
-        if not files.epochs.exists():
-            yield "is missing, but the run is completed"
+    if record.status == "completed" and (gap := run.epochs_gap):
+        yield f"{_EPOCHS}: {gap}, but the run is completed"
+        if not lines:
             return
-        if (content := files.epochs.read_bytes()) and not content.endswith(b"\n"):
-            yield "its last line is cut, but the run is completed"
-    for number, row in enumerate(rows, start=1):
+    for (where, _), row in zip(lines, rows, strict=True):
         if not 0 <= row.attempt < len(record.attempts):
             text = f"attempt = {row.attempt}, but the record has {len(record.attempts)}"
-            yield f"line {number}: {text}"
+            yield f"{where.name}: {text}"
         if row.epoch >= record.spec.epochs:
             text = f"epoch = {row.epoch}, but the run has {record.spec.epochs}, from 0"
-            yield f"line {number}: {text}"
+            yield f"{where.name}: {text}"
     places = Counter((row.attempt, row.epoch, row.phase) for row in rows)
     if twice := [f"{place[2]} of epoch {place[1]}" for place, n in places.items() if n > 1]:
-        yield f"holds more than once {some(twice)}"
+        yield f"{_EPOCHS}: holds more than once {some(twice)}"
     known = {(row.epoch, row.phase) for row in rows}
     if missing := [place for place in _expected(record, rows) if place not in known]:
-        yield f"lacks {some([f'{phase} of epoch {epoch}' for epoch, phase in missing])}"
+        lacks = some([f"{phase} of epoch {epoch}" for epoch, phase in missing])
+        yield f"{_EPOCHS}: lacks {lacks}"
 
 
 def _expected(record: RunRecord, rows: list[EpochRecord]) -> Iterator[tuple[int, str]]:
@@ -143,11 +150,11 @@ def _emulation(record: RunRecord) -> Iterator[str]:
         yield f"has system.{EMULATION}, but the run was not emulated"
 
 
-def _profile(files: RunFiles, record: RunRecord) -> Iterator[str]:
+def _profile(directory: Path, run: StoredRun, record: RunRecord) -> Iterator[str]:
     if record.status != "completed":
         return
-    if files.profile.exists():
-        profile = read_profile(files.directory)
+    if run.profile() is not None:
+        profile = read_profile(directory)
         if profile.run_id != record.run_id:
             yield f"it is of run {profile.run_id}"
     elif record.spec.profile_steps:

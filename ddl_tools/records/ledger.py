@@ -21,6 +21,7 @@ from ddl_tools.records.failures import remedy
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, portable
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write_record
 from ddl_tools.records.storage import now, write_atomically
+from ddl_tools.records.stored import is_line, is_stored, run_dirs
 from ddl_tools.study import Study
 
 State = Status | Literal["missing", "interrupted", "damaged", "outdated"]
@@ -78,30 +79,30 @@ def study_runs(study: Study, tree: Tree) -> list[RunSpec]:
     runs = study.expand()
     if study.interleave is not None:
         further = map(study.reference, itertools.count(study.repeats))
-        there = tree.study(study.name)
-        runs += itertools.takewhile(lambda spec: (there / spec.run_id).is_dir(), further)
+        there = {folder.name for folder in run_dirs(study.name, tree)}
+        runs += itertools.takewhile(lambda spec: spec.run_id in there, further)
     return runs
 
 
 def study_folders(name: str, tree: Tree) -> list[Path]:
-    """Return the folders of the runs that a study has as it was planned last.
+    """Return the folders of the runs that a study has as it was planned last (`run_dirs`).
 
     All that are there where nobody kept the study, or where it cannot be planned here.
     """
-    folders, study = tree.run_folders(name), read_study(name, tree)
+    folders, study = run_dirs(name, tree), read_study(name, tree)
     if study is None:
         return folders
     try:
         own = {spec.run_id for spec in study_runs(study, tree)}
     except SpecError:  # it names what is not installed here
         return folders
-    return [folder for folder in folders if folder.name in own]
+    return [folder for folder in folders if folder.name in own or is_line(folder)]
 
 
 def former_folders(name: str, tree: Tree) -> list[Path]:
     """Return the folders of the runs that a study had once, and has no more."""
     own = set(study_folders(name, tree))
-    return [folder for folder in tree.run_folders(name) if folder not in own]
+    return [folder for folder in run_dirs(name, tree) if folder not in own]
 
 
 def plan(
@@ -127,7 +128,7 @@ def plan(
 def _check_same(study: Study, tree: Tree) -> None:
     """Refuse to plan a study among completed runs of which it has none."""
     planned = {spec.run_id for spec in study.expand()}
-    there = tree.run_folders(study.name)
+    there = run_dirs(study.name, tree)
     if any(folder.name in planned for folder in there):
         return
     if completed := sum(map(_is_completed, there)):
@@ -165,6 +166,7 @@ def plan_one(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None
 
 def _move_aside(directory: Path, study: str, tree: Tree) -> None:
     """Move the run of older code to ``old/``, beside what is there already."""
+    require_folder(directory)
     target = tree.old().study(study) / directory.name
     places = (target.with_name(f"{target.name}.{number}") for number in itertools.count(2))
     free = next(one for one in itertools.chain([target], places) if not one.exists())
@@ -174,6 +176,15 @@ def _move_aside(directory: Path, study: str, tree: Tree) -> None:
             directory.rename(free)
         except OSError as error:
             raise cannot_write(free, error) from None
+
+
+def require_folder(directory: Path) -> None:
+    """Raise `RecordError` unless a run has a folder: one in published lines is not replaced."""
+    if not directory.is_dir():
+        raise RecordError(
+            f"run {directory.name} is published in {directory.parent} and is not measured again "
+            "there; choose another folder of results with --results DIR"
+        )
 
 
 def data_folder(spec: RunSpec, tree: Tree, chosen: Path | None = None) -> Path | None:
@@ -195,7 +206,7 @@ def put_aside(study: str, tree: Tree) -> str:
         f"further runs in {tree.study(study)}, which the study as it is now does not plan": (
             former_folders(study, tree)
         ),
-        f"runs of older code in {tree.old().study(study)}": tree.old().run_folders(study),
+        f"runs of older code in {tree.old().study(study)}": run_dirs(study, tree.old()),
     }
     return "\n".join(
         f"{len(found)} {kind}: they are kept, and no table or figure shows them: "
@@ -212,8 +223,7 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
     its lock. ``damaged``: its record cannot be read; `damage.checked` also looks at its lines.
     ``outdated``: older code began it, by a method or loader that is not today's.
     """
-    files = RunFiles(directory)
-    if not files.record.exists() and not files.epochs.exists():
+    if not is_stored(directory):
         return Entry(spec, directory, "missing")
     try:
         record = read_record(directory)

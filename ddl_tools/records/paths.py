@@ -49,6 +49,17 @@ class RunFiles:
         return self.logs / f"attempt_{number}"
 
 
+class StudyFiles:
+    """Files of a study that is published, or in an archive; `folder` is the study's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.definition = folder / "study.json"  # the study as it was planned last
+        self.runs = folder / "runs.jsonl"  # one line per run: its record
+        self.epochs = folder / "epochs.jsonl"  # one line per epoch and phase
+        self.profiles = folder / "profiles.jsonl"  # one line per profile
+        self.lines = (self.runs, self.epochs, self.profiles)
+
+
 class EmulationFiles:
     """Counters of an emulated run; `logs` is the folder of one start."""
 
@@ -82,10 +93,11 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.runs = root / "runs"  # runs/<study>/<run_id>/
+        self.runs = root / "runs"  # runs/<study>/<run_id>/, or runs/<study>/*.jsonl
         self.tables = root / "tables"  # tables/<study>.csv
         self.probes = root / "probes"  # probes/<name>/: measurements of `ddl doctor`
         self.figures = FIGURES if root == PROJECT / "data" else root / "figures"
+        self.lock = root / ".lock"  # held by the process that publishes to this tree
         self.notes = root / "notes.csv"  # optional remarks on runs, for readers of the figures
 
     def second(self) -> "Tree":
@@ -102,14 +114,21 @@ class Tree:
 
     def asked(self, study: str) -> Path:
         """``runs/<study>/study.json``: what the study asked for when it was last planned."""
-        return self.study(study) / "study.json"
+        return StudyFiles(self.study(study)).definition
 
     def studies(self) -> list[str]:
         """Return the studies that have at least one run here, by name."""
-        return [folder.name for folder in _folders(self.runs) if self.run_folders(folder.name)]
+        return [
+            folder.name
+            for folder in _folders(self.runs)
+            if any(path.exists() for path in StudyFiles(folder).lines) or self.folders(folder.name)
+        ]
 
-    def run_folders(self, study: str) -> list[Path]:
-        """Return the folders of a study that hold a run, or what is left of one."""
+    def folders(self, study: str) -> list[Path]:
+        """Return the folders of a study that hold a run, or what is left of one.
+
+        Published runs have none: `stored.run_dirs` names the runs of either form.
+        """
         found = map(RunFiles, _folders(self.study(study)))
         return [run.directory for run in found if run.record.exists() or run.epochs.exists()]
 

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
+from ddl_core.errors import RecordError
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.storage import Strict, read_json, validated, write_atomically
+from ddl_tools.records.storage import Strict, validated, write_atomically
+from ddl_tools.records.stored import stored
 
 # A name says who wrote the kernel, not who launched it, so "other" also holds:
 #
@@ -107,10 +109,13 @@ def write_profile(directory: Path, record: ProfileRecord) -> None:
 
 
 def read_profile(directory: Path) -> ProfileRecord:
-    """Read ``profile.json`` strictly; `RecordError` where that is not possible."""
-    path = RunFiles(directory).profile
-    content = read_json(path, "a run has one if profile_steps > 0")
-    return validated(path, content, ProfileRecord, "profile", PROFILE_VERSION)
+    """Read the profile of a run strictly; `RecordError` where that is not possible."""
+    run = stored(directory)
+    found = run.profile()
+    if found is None:
+        path = directory / run.profile_file
+        raise RecordError(f"{path} is missing", remedy="a run has one if profile_steps > 0")
+    return validated(*found, ProfileRecord, "profile", PROFILE_VERSION)
 
 
 Spans = NDArray[Any]  # (n, 2): start and end, int64 nanoseconds or float64 seconds

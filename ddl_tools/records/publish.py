@@ -1,17 +1,19 @@
-"""Copy the records of completed runs to the committed tree."""
+"""Append the records of completed runs to the files of a published study."""
 
-import filecmp
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddl_core.errors import RecordError
-from ddl_core.files import shown
+from ddl_core.files import cannot_write, replacing, shown
 from ddl_tools.records.damage import verify
-from ddl_tools.records.ledger import former_folders
-from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.ledger import exclusive, former_folders
+from ddl_tools.records.paths import StudyFiles, Tree
 from ddl_tools.records.run import RunRecord
-from ddl_tools.records.storage import write_atomically
+from ddl_tools.records.stored import has_record, stored, to_lines, values, without
+
+LARGEST_FILE = 100_000_000  # bytes; GitHub takes no larger one
 
 
 @dataclass
@@ -36,19 +38,58 @@ def publish(study: str, source: Tree, target: Tree) -> Published:
 def publish_all(studies: Sequence[str], source: Tree, target: Tree) -> dict[str, Published]:
     """Publish several studies as `publish` does; after an error, none was copied."""
     chosen = {study: completed_runs(study, source) for study in studies}
-    for study, (folders, done) in chosen.items():
-        for folder in folders:
-            published = _is_published(folder, target.study(study) / folder.name)
-            (done.unchanged if published else done.new).append(folder.name)
-    for study, (folders, done) in chosen.items():
-        for folder in folders:
-            if folder.name in done.new:
-                for name in _files(folder):
-                    copy = target.study(study) / folder.name / name
-                    write_atomically(copy, (folder / name).read_bytes())
-        if source.asked(study).exists():
-            write_atomically(target.asked(study), source.asked(study).read_bytes())
+    with exclusive(target.lock, f"publishing to {target.root}"):
+        for study, (folders, done) in chosen.items():
+            for folder in folders:
+                published = _is_published(folder, target.study(study) / folder.name)
+                (done.unchanged if published else done.new).append(folder.name)
+        contents = {
+            study: _contents(
+                study, [one for one in folders if one.name in done.new], source, target
+            )
+            for study, (folders, done) in chosen.items()
+        }
+        for study, files in contents.items():
+            _write(target.study(study), files)
     return {study: done for study, (_, done) in chosen.items()}
+
+
+def _contents(study: str, folders: Sequence[Path], source: Tree, target: Tree) -> dict[Path, bytes]:
+    """Return the files of a published study that change with further runs."""
+    files = StudyFiles(target.study(study))
+    new, names = to_lines(folders), {folder.name for folder in folders}
+    contents = {}
+    for path in files.lines if folders else ():
+        before = path.read_bytes() if path.exists() else b""
+        # An earlier publication may have ended before it wrote the records of its epochs.
+        if content := without(before, names) + new[path.name]:
+            contents[path] = content
+        if len(content) > LARGEST_FILE:
+            raise RecordError(
+                f"{path} would have {len(content) / 1e6:,.4g} MB; a published file has at most "
+                f"{LARGEST_FILE / 1e6:g} MB. Divide the study"
+            )
+    if source.asked(study).exists():
+        definition = source.asked(study).read_bytes()
+        if not files.definition.exists() or files.definition.read_bytes() != definition:
+            contents[files.definition] = definition
+    return contents
+
+
+def _write(folder: Path, contents: Mapping[Path, bytes]) -> None:
+    """Replace some files of a study together, all or none.
+
+    Were the process killed between two renames, the records would be the old ones: they come last,
+    and epochs without a record are no run. Publishing again completes the rest.
+    """
+    order = (*StudyFiles(folder).lines[::-1], StudyFiles(folder).definition)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as replaced:  # the last one that is entered is renamed first
+            for path in reversed([path for path in order if path in contents]):
+                replaced.enter_context(replacing(path)).write(contents[path])
+    except OSError as error:
+        raise cannot_write(folder, error) from error
 
 
 def completed_runs(study: str, source: Tree) -> tuple[list[Path], Published]:
@@ -86,21 +127,13 @@ def _doubts(record: RunRecord) -> list[str]:
     return [f"{record.run_id}: {doubt}" for doubt in doubts]
 
 
-def _files(folder: Path) -> list[str]:
-    """Return the names of the files to publish; the record last, it makes the copy complete."""
-    run = RunFiles(folder)
-    files = (run.epochs, run.profile, run.record)
-    return [path.name for path in files if path != run.profile or path.exists()]
-
-
 def _is_published(folder: Path, copy: Path) -> bool:
     """Say whether `copy` is published already; `RecordError` if it has other content."""
-    if not RunFiles(copy).record.exists():
+    if not has_record(copy):
         return False
-    names = _files(folder)
-    if filecmp.cmpfiles(folder, copy, names, shallow=False)[0] == names:
+    if values(stored(folder)) == values(stored(copy)):
         return True
     raise RecordError(
         f"{folder.name} was published before with other content; published records are not "
-        f"replaced: remove {copy} first, if that is what you want"
+        f"replaced: remove it from {copy.parent} first, if that is what you want"
     )

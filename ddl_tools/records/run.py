@@ -1,4 +1,7 @@
-"""The record of a run: ``run.json``, replaced whole, and ``epochs.jsonl``, which only grows."""
+"""The record of a run: ``run.json``, replaced whole, and ``epochs.jsonl``, which only grows.
+
+Runs that are published are read as well: see `ddl_tools.records.stored`.
+"""
 
 import math
 import os
@@ -26,11 +29,10 @@ from ddl_tools.records.provenance import PACKAGES
 from ddl_tools.records.storage import (
     Strict,
     now,
-    read_json,
-    read_text,
     validated,
     write_atomically,
 )
+from ddl_tools.records.stored import stored
 
 SCHEMA_VERSION = 7  # 6 has no loader_version and no order, and rescued_images of each epoch
 READABLE = (6, SCHEMA_VERSION)
@@ -355,13 +357,12 @@ class UnknownNameError(RecordError):
 
 
 def read_record(directory: Path) -> RunRecord:
-    """Read ``run.json`` strictly.
+    """Read the record of a run strictly.
 
     `UnknownNameError` if it names what a package brings that is not installed here. `RecordError`
     if it is missing, not JSON, has a wrong field, or is of another version.
     """
-    path = RunFiles(directory).record
-    return parse_record(path, read_json(path))
+    return parse_record(*stored(directory).record())
 
 
 def parse_record(path: Path, content: dict[str, Any]) -> RunRecord:
@@ -413,20 +414,19 @@ def append_epoch(directory: Path, row: EpochRecord) -> None:
 
 
 def read_rows(directory: Path) -> list[EpochRecord]:
-    """Return the finished lines of ``epochs.jsonl`` in their order; none where there is no file.
+    """Return the finished lines of the epochs of a run in their order; none where there are none.
 
     An unfinished last line (its writer was killed) is not a row. A wrong line: `RecordError`.
     """
-    path = RunFiles(directory).epochs
-    if not path.exists():
-        return []
-    rows = []
-    for number, line in enumerate(read_text(path).split("\n")[:-1], start=1):
-        try:
-            rows.append(EpochRecord.model_validate_json(line))
-        except ValidationError as error:
-            raise RecordError(f"{path}, line {number}:\n{describe(error, EpochRecord)}") from None
-    return rows
+    return [parse_epoch(*one) for one in stored(directory).epochs()]
+
+
+def parse_epoch(path: Path, content: dict[str, Any]) -> EpochRecord:
+    """Return the row in the `content` of a line; `RecordError` if that is wrong."""
+    try:
+        return EpochRecord.model_validate(content)
+    except ValidationError as error:
+        raise RecordError(f"{path}:\n{describe(error, EpochRecord)}") from None
 
 
 def newest(rows: list[EpochRecord]) -> list[EpochRecord]:

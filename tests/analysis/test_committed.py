@@ -11,6 +11,7 @@ from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import FIGURES, Tree, committed
 from ddl_tools.records.run import read_epochs, read_record
+from ddl_tools.records.stored import run_dirs
 
 
 def files(folder: Path) -> list[Path]:
@@ -52,7 +53,7 @@ def test_libraries_have_trained_alike() -> None:
     """docs/reference/frameworks.md says so of the published study."""
     losses: dict[int, list[float]] = {}
     weights: dict[tuple[int, str], set[str | None]] = {}
-    for run_dir in committed().run_folders("libraries"):
+    for run_dir in run_dirs("libraries", committed()):
         record = read_record(run_dir)
         trained = [row for row in read_epochs(run_dir) if row.phase == "train"]
         assert sum(row.steps for row in trained) == 216

@@ -15,6 +15,7 @@ from ddl_tools.launch import report
 from ddl_tools.launch.report import write_report
 from ddl_tools.records.ledger import find_study, write_study
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree
+from ddl_tools.records.stored import run_dirs
 from ddl_tools.study import Study
 from tests.analysis.conftest import CODE, MACHINE, SPEC, MakeRun, write_laptop, writer
 from tests.analysis.hostile import EVIL, alive
@@ -31,7 +32,7 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, Path]:
     root = tmp_path_factory.mktemp("report")
     tree, folder = Tree(root / "results"), root / "notebooks"
     write_laptop(writer(tree))
-    keep_a_notebook(tree.run_folders("laptop")[0])
+    keep_a_notebook(run_dirs("laptop", tree)[0])
     answer = tree.figures / "laptop" / "comparison.png"
     answer.parent.mkdir(parents=True)
     answer.write_bytes(b"a picture")
@@ -62,7 +63,7 @@ def test_a_report_is_whole_and_stands_alone(sent: tuple[Tree, Path]) -> None:
     assert f"data:image/png;base64,{b64encode(b'a picture').decode()}" in text
     for fact in (MACHINE["cpu"], CODE["git_commit"][:8], "completed", str(tree.study("laptop"))):
         assert str(fact) in text
-    book = f"notebooks/laptop/{tree.run_folders('laptop')[0].name}.html"
+    book = f"notebooks/laptop/{run_dirs('laptop', tree)[0].name}.html"
     assert pages == ["11_throughput.html", "15_schedules.html", "index.html", book]
     for page in pages:
         text = (index.parent / page).read_text()

@@ -16,6 +16,7 @@ from ddl_tools.launch import study as running
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import RunFiles, Tree, results
 from ddl_tools.records.run import RunRecord, read_record
+from ddl_tools.records.stored import run_dirs
 from ddl_tools.study import Study
 from tests.analysis.drawn import draw_only
 from tests.cli.bad_inputs import commands
@@ -146,7 +147,7 @@ def test_a_plan_says_what_the_data_folder_lacks(tmp_path: Path) -> None:
 
 def test_results_go_where_they_are_sent(tmp_path: Path) -> None:
     ddl("study", "plan", study_file(tmp_path), "--results", tmp_path / "there")
-    assert len(Tree(tmp_path / "there").run_folders("small")) == 1
+    assert len(run_dirs("small", Tree(tmp_path / "there"))) == 1
     assert not results().root.exists()
 
 
@@ -229,7 +230,8 @@ def test_publishing_goes_to_the_committed_tree(
     assert result.stdout == "1 published, 0 published before\n"
     assert "uncommitted changes" in result.stderr
     assert f"not published: {second.spec.run_id} (planned)" in result.stderr
-    assert (tmp_path / "data" / "runs" / "small" / first.spec.run_id / "run.json").exists()
+    (published,) = run_dirs("small", Tree(tmp_path / "data"))
+    assert published.name == first.spec.run_id
 
 
 def test_converting_there_and_back(tmp_path: Path) -> None:

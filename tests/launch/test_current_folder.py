@@ -19,6 +19,7 @@ from ddl_tools.launch.notebook import execute
 from ddl_tools.processes import import_path
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import read_record
+from ddl_tools.records.stored import run_dirs
 from tests.commands import run
 from tests.launch.running import TINY, ddl, study_file
 from tests.launch.stand_ins import StandIns
@@ -121,7 +122,7 @@ def test_a_run_imports_its_network_from_the_path_and_nothing_of_the_folder(
     options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
     path = os.pathsep.join([import_path(), str(networks)])
     said = command("run", *options, PYTHONPATH=path)
-    (done,) = Tree(tmp_path / "results").run_folders("adhoc")
+    (done,) = run_dirs("adhoc", Tree(tmp_path / "results"))
     assert read_record(done).status == "completed", said
     assert not imported.exists(), imported.read_text()
 

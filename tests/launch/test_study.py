@@ -10,6 +10,7 @@ from ddl_tools.records.failures import remedy
 from ddl_tools.records.ledger import exclusive, ledger, plan
 from ddl_tools.records.paths import RunFiles, Tree, results
 from ddl_tools.records.run import Failure, RunRecord, read_record, write_record
+from ddl_tools.records.stored import run_dirs
 from ddl_tools.study import Study
 from tests.launch.running import TINY, change
 from tests.launch.stand_ins import StandIns
@@ -259,4 +260,4 @@ def test_what_the_data_cannot_give_is_refused_before_anything_starts(
     tree = Tree(tmp_path / "results")
     with pytest.raises(SpecError, match=words):
         run_study(study, tree, data_dir=data, progress=False)
-    assert not tree.run_folders("own")
+    assert not run_dirs("own", tree)

@@ -10,6 +10,7 @@ from ddl_tools.records.agreement import alarm, groups, statements
 from ddl_tools.records.ledger import Entry, entry
 from ddl_tools.records.paths import committed
 from ddl_tools.records.run import DataInfo, RunRecord, read_record, write_record
+from ddl_tools.records.stored import run_dirs
 
 CPU = {"cpu": "Some CPU", "architecture": "x86_64", "device": "cpu", "accelerator": None}
 PROVENANCE = {"git_commit": "0123456789", "packages": {"torch": "2.13.0", "horovod": "0.28.1"}}
@@ -167,10 +168,10 @@ def test_a_study_that_compares_nothing_says_nothing(tmp_path: Path) -> None:
 def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
     numbers = {}
     on_gpus = {"one_gpu": 0, "one_gpu_loaders": 0}  # kernels that add in random order
-    for study in committed().runs.iterdir():
-        found = groups(read_record(path.parent) for path in study.glob("*/run.json"))
-        assert all(one.agrees for one in found if one.promised or study.name not in on_gpus)
-        numbers[study.name] = sum(one.promised for one in found)
+    for study in committed().studies():
+        found = groups(map(read_record, run_dirs(study, committed())))
+        assert all(one.agrees for one in found if one.promised or study not in on_gpus)
+        numbers[study] = sum(one.promised for one in found)
     # Of one framework each.
     alone = dict.fromkeys(
         ("laptop_loaders", "accuracy_laptop", "emulated_delays", "emulated_horovod"), 0
@@ -178,7 +179,7 @@ def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
     # Other libraries promise nothing.
     of_torch = {"libraries": 3, "related_mahon2020": 6, "related_malik2018": 3, "sharding": 3}
     emulated = {"emulated_cluster": 3}  # of one node each; more nodes promise nothing
-    laptop = committed().run_folders("laptop")
+    laptop = run_dirs("laptop", committed())
     repeats = {read_record(folder).spec.repeat for folder in laptop}
     assert numbers.pop("laptop") == 2 * len(repeats)
     assert numbers == {"profile_laptop": 2, **alone, **of_torch, **emulated, **on_gpus}

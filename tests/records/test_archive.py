@@ -16,10 +16,11 @@ from ddl_tools.cli import study as cli_study
 from ddl_tools.records import archive
 from ddl_tools.records.archive import pack, publish_file, unpack
 from ddl_tools.records.ledger import read_study, write_study
-from ddl_tools.records.paths import RunFiles, Tree, committed, results
-from ddl_tools.records.profiling import read_profile, write_profile
+from ddl_tools.records.paths import RunFiles, StudyFiles, Tree, committed, results
+from ddl_tools.records.profiling import write_profile
 from ddl_tools.records.publish import publish
 from ddl_tools.records.run import append_epoch, read_record, read_rows, write_record
+from ddl_tools.records.stored import has_profile, run_dirs, stored, values
 from ddl_tools.study import Study
 from tests.launch.running import TINY, ddl, finish, line, planned
 from tests.records.test_damage import empty_profile
@@ -83,7 +84,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 def test_the_committed_studies_come_back_byte_by_byte(tmp_path: Path) -> None:
     source, target = committed(), Tree(tmp_path / "tree")
-    there = [name for name in COMMITTED if source.run_folders(name)]
+    there = [name for name in COMMITTED if run_dirs(name, source)]
     pack(source, there, tmp_path / "records.zip")
     assert (tmp_path / "records.zip").stat().st_size < archive.MOST_BYTES
     assert unpack(tmp_path / "records.zip", target) == sorted(there)
@@ -92,20 +93,15 @@ def test_the_committed_studies_come_back_byte_by_byte(tmp_path: Path) -> None:
         assert read_study(study, target) == read_study(study, source)
         if source.asked(study).exists():
             assert target.asked(study).read_bytes() == source.asked(study).read_bytes()
-        folders = source.run_folders(study)
-        assert [path.name for path in target.run_folders(study)] == [one.name for one in folders]
+        folders = run_dirs(study, source)
+        assert [path.name for path in run_dirs(study, target)] == [one.name for one in folders]
         for folder in folders:
-            before, after = RunFiles(folder), RunFiles(target.study(study) / folder.name)
-            assert read_record(after.directory) == read_record(folder)
-            rows = zip(read_rows(after.directory), read_rows(folder), strict=True)
+            after = target.study(study) / folder.name
+            assert read_record(after) == read_record(folder)
+            rows = zip(read_rows(after), read_rows(folder), strict=True)
             assert all(repr(one) == repr(other) for one, other in rows)  # a NaN equals no NaN
-            assert after.record.read_bytes() == before.record.read_bytes()
-            assert after.epochs.read_bytes() == before.epochs.read_bytes()
-            assert after.profile.exists() == before.profile.exists()
-            if before.profile.exists():
-                profiles += 1
-                assert read_profile(after.directory) == read_profile(folder)
-                assert after.profile.read_bytes() == before.profile.read_bytes()
+            assert values(stored(after)) == values(stored(folder))
+            profiles += has_profile(after)
     assert profiles
 
 
@@ -127,7 +123,7 @@ def test_only_completed_runs_are_packed(packed: Path) -> None:
 
 
 def folders_of_two() -> list[Path]:
-    return [one for one in results().run_folders("test") if read_rows(one)]
+    return [one for one in run_dirs("test", results()) if read_rows(one)]
 
 
 def test_a_study_without_a_completed_run_is_not_packed(tmp_path: Path) -> None:
@@ -177,12 +173,12 @@ def test_no_study_is_copied_if_another_one_cannot_be(packed: Path, tmp_path: Pat
     target = Tree(tmp_path / "data")
     publish_file(packed, target)
     rewrite(packed, content)
-    (record, *_) = target.root.glob("runs/test/*/run.json")
-    record.write_text(record.read_text().replace('"job_id": null', '"job_id": "17"'))
+    record = StudyFiles(target.study("test")).runs
+    record.write_text(record.read_text().replace('"job_id":null', '"job_id":"17"'))
     with pytest.raises(RecordError, match="published before with other content"):
         publish_file(packed, target)
     assert not target.study("another").exists()
-    record.write_text(record.read_text().replace('"job_id": "17"', '"job_id": null'))
+    record.write_text(record.read_text().replace('"job_id":"17"', '"job_id":null'))
     assert [len(one.new) for one in publish_file(packed, target).values()] == [2, 0]
 
 
@@ -206,7 +202,7 @@ def test_the_command_takes_a_name_or_a_file(
     text = "test: 2 published, 0 published before\n"
     assert ddl("study", "publish", other_name, status=0).stdout == text
     assert ddl("study", "publish", "--second", other_name, status=0).stdout == text
-    assert len(Tree(tmp_path / "data").second().run_folders("test")) == 2
+    assert len(run_dirs("test", Tree(tmp_path / "data").second())) == 2
     text = "0 published, 2 published before\n"
     assert ddl("study", "publish", "test", status=0).stdout == text
     result = ddl("study", "publish", "nowhere.zip", status=1)
@@ -246,7 +242,7 @@ HOSTILE: dict[str, tuple[Callable[[Members], Any], str]] = {
     ),
     "run ID a path": (
         edit("runs.jsonl", lambda rows: rows[0].update(run_id="../../x")),
-        "its spec is not that of its run_id",
+        "test/runs.jsonl, line 1: run_id = '../../x' is no name of a run",
     ),
     "no version": (
         edit("runs.jsonl", lambda rows: rows[0].pop("schema_version")),
@@ -263,7 +259,7 @@ HOSTILE: dict[str, tuple[Callable[[Members], Any], str]] = {
     ),
     "another study": (
         edit("runs.jsonl", lambda rows: rows[0].update(study="laptop")),
-        "study = 'laptop', in the folder test",
+        "of study 'laptop', in a folder of another name",
     ),
     "not completed": (
         edit("runs.jsonl", lambda rows: rows[0].update(status="running")),
@@ -274,7 +270,7 @@ HOSTILE: dict[str, tuple[Callable[[Members], Any], str]] = {
     "large number": (edit("epochs.jsonl", lambda rows: rows[0].update(samples=10**400)), "samples"),
     "epoch of no run": (
         edit("epochs.jsonl", lambda rows: rows[0].update(run_id="../x")),
-        "test/epochs.jsonl, line 1: run_id = '../x' is no run of runs.jsonl",
+        "test/epochs.jsonl, line 1: run_id = '../x' is no name of a run",
     ),
     "epoch of a list": (
         edit("epochs.jsonl", lambda rows: rows[0].update(run_id=[])),
@@ -290,7 +286,7 @@ HOSTILE: dict[str, tuple[Callable[[Members], Any], str]] = {
     "profile twice": (edit("profiles.jsonl", lambda rows: rows.append(rows[0])), "is there twice"),
     "profile of no run": (
         edit("profiles.jsonl", lambda rows: rows[0].update(run_id="x")),
-        "run_id = 'x' is no run",
+        "test/runs.jsonl: has no line of the run (run x)",
     ),
     "wrong profile": (edit("profiles.jsonl", lambda rows: rows[0].pop("steps")), "steps"),
     "definition of another": (
@@ -409,5 +405,5 @@ def test_a_diverged_loss_is_kept(packed: Path, tmp_path: Path) -> None:
     results().asked("test").unlink()  # which does not plan this run
     pack(results(), ["test"], packed)
     unpack(packed, Tree(tmp_path / "tree"))
-    copy = RunFiles(Tree(tmp_path / "tree").study("test") / run_dir.name)
-    assert copy.epochs.read_bytes() == RunFiles(run_dir).epochs.read_bytes()
+    copy = stored(Tree(tmp_path / "tree").study("test") / run_dir.name)
+    assert values(copy) == values(stored(run_dir))

@@ -5,9 +5,10 @@ import pytest
 from ddl_core.errors import RecordError
 from ddl_tools.records.ledger import find_study, write_study
 from ddl_tools.records.paths import RunFiles, Tree, results
-from ddl_tools.records.profiling import write_profile
+from ddl_tools.records.profiling import read_profile, write_profile
 from ddl_tools.records.publish import publish
 from ddl_tools.records.run import read_record, write_record
+from ddl_tools.records.stored import stored, values
 from ddl_tools.study import Study
 from tests.launch.running import TINY, finish, planned
 from tests.records.test_damage import empty_profile
@@ -24,6 +25,15 @@ def completed(repeat: int = 0, dirty: bool = False, data_dir: str | None = None)
     return run_dir
 
 
+def written(target: Tree) -> dict[str, bytes]:
+    """Return the files of the published study."""
+    return {path.name: path.read_bytes() for path in target.study("test").iterdir()}
+
+
+def names(target: Tree) -> list[str]:
+    return sorted(written(target))
+
+
 def test_complete_runs_are_copied_and_others_are_named(target: Tree) -> None:
     run_dir = completed()
     (run_dir / "weights.pt").write_bytes(b"large")
@@ -33,8 +43,8 @@ def test_complete_runs_are_copied_and_others_are_named(target: Tree) -> None:
     assert done.skipped == [f"{open_run.name} (planned)"]
     assert done.warnings == []
     copy = target.study("test") / run_dir.name
-    assert sorted(path.name for path in copy.iterdir()) == ["epochs.jsonl", "run.json"]
-    assert RunFiles(copy).epochs.read_bytes() == RunFiles(run_dir).epochs.read_bytes()
+    assert names(target) == ["epochs.jsonl", "runs.jsonl"]
+    assert values(stored(copy)) == values(stored(run_dir))
     assert read_record(copy) == read_record(run_dir)
     finish(open_run, provenance={"git_dirty": False})
     done = publish("test", results(), target)
@@ -49,9 +59,9 @@ def test_a_profile_is_copied_without_its_traces(target: Tree) -> None:
     RunFiles(run_dir).trace(0).write_bytes(b"large")
     publish("test", results(), target)
     copy = target.study("test") / run_dir.name
-    names = ["epochs.jsonl", "profile.json", "run.json"]
-    assert sorted(path.name for path in copy.iterdir()) == names
-    assert RunFiles(copy).profile.read_bytes() == RunFiles(run_dir).profile.read_bytes()
+    assert names(target) == ["epochs.jsonl", "profiles.jsonl", "runs.jsonl"]
+    assert values(stored(copy)) == values(stored(run_dir))
+    assert read_profile(copy) == profile
     assert publish("test", results(), target).unchanged == [run_dir.name]
     write_profile(run_dir, profile.model_copy(update={"steps": 6}))
     with pytest.raises(RecordError, match="published before with other content"):
@@ -61,14 +71,12 @@ def test_a_profile_is_copied_without_its_traces(target: Tree) -> None:
 def test_a_published_record_is_never_replaced(target: Tree) -> None:
     run_dir = completed()
     publish("test", results(), target)
-    record = RunFiles(target.study("test") / run_dir.name).record
-    before = record.read_bytes()
+    before = written(target)
     write_record(run_dir, read_record(run_dir).model_copy(update={"job_id": "17"}))
     completed(repeat=1)
     with pytest.raises(RecordError, match="published before with other content"):
         publish("test", results(), target)
-    assert record.read_bytes() == before
-    assert len(list(target.study("test").iterdir())) == 1
+    assert written(target) == before
 
 
 def test_doubtful_origins_are_warned_of(target: Tree) -> None:
