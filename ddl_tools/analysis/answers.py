@@ -16,7 +16,6 @@ from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.rows import cell_text, named, ratio_text
 from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.ratio_answers import compared, nearest
-from ddl_tools.labels import plural
 
 MOST_ROWS, MOST_SENTENCES = 10, 3
 _LIMITS = ["met", "uncertain", "violated"]
@@ -44,7 +43,6 @@ _HEADS = {
     "node_hours": "cost (node-hours)",
     "accuracy": "top-1 accuracy (%)",
     "share": "share of the bound",
-    "fitted": "fitted to",
     "allreduce": "all-reduce (%)",
     "io": '"I/O" (%)',
     "cudnn": "cuDNN (%)",
@@ -193,35 +191,6 @@ def _kernel_rows(points: Points) -> Points:
     return table[table["world_size"] == sizes.index[sizes == sizes.max()].max()]
 
 
-def _laws(points: Points) -> Points:
-    """Return the law of each panel with efficiencies, at the most GPUs; `fitted` says to what."""
-    own = points[points["quantity"] == "parallel_efficiency"]
-    observed = own[own["source"] == "stated"].groupby("panel")["bound"]
-    fitted = {
-        name: f"{plural(int((bounds == 'value').sum()), 'value')} and "
-        f"{plural(int((bounds != 'value').sum()), 'bound')}"
-        for name, bounds in observed
-    }
-    law = own[own["source"] == "law"]
-    law = law.assign(line=law["panel"].str.split(": ").str[0], fitted=law["panel"].map(fitted))
-    return law.sort_values("world_size").groupby("panel", sort=False).tail(1)
-
-
-def _extrapolations(points: Points) -> list[str]:
-    """Return the first two laws, and that no value tests them: all are in the fits."""
-    rows = _laws(points).head(2).to_dict("records")
-    known = points["source"].isin(["stated", "measured"]) & points["bound"].eq("value")
-    return [
-        f"The laws are fitted to all {int(known.sum())} values of their panels, so no value tests "
-        "a prediction.",
-        *(
-            f"{row['line']} on {row['world_size']} GPUs: Amdahl's law, fitted to {row['fitted']}, "
-            f"gives E {cell_text(row, 'value')}."
-            for row in rows
-        ),
-    ]
-
-
 def _options(points: Points) -> Points:
     """Return the advised option, then those that meet the limits."""
     limits = points["limits"].map(_LIMITS.index)
@@ -339,12 +308,6 @@ ANSWERS = {
         say=_emulated,
     ),
     "kernel_shares": Answer("line world_size allreduce io cudnn rest", _kernel_rows, say=_kernels),
-    "scaling_bands": Answer(
-        "line world_size value fitted",
-        _laws,
-        "E by Amdahl's law",
-        say=_extrapolations,
-    ),
     "advice": Answer(
         "line world_size hours node_hours accuracy limits",
         _options,

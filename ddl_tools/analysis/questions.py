@@ -18,7 +18,6 @@ from ddl_tools.analysis.figures import (
     loader_bound,
     memory,
     scaling,
-    scaling_bands,
     schedules,
     shares,
     time_to_accuracy,
@@ -154,13 +153,6 @@ QUESTIONS = {
         "14_where_time_goes",
         lambda tables: shares.kernel_points(tables.paper),
         shares.draw_kernels,
-        needs=OF_NO_RUN,
-    ),
-    "scaling_bands": Question(
-        "Which efficiency follows from Amdahl's law?",
-        "12_scaling",
-        lambda tables: scaling_bands.points(),
-        scaling_bands.draw,
         needs=OF_NO_RUN,
     ),
     "advice": Question(

@@ -134,7 +134,7 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
         verdicts = PROJECT / "docs" / "results" / "statements.md"
         text = "These figures show what the paper states and what follows from it. The "
         text += f"{link('list of statements', verdicts, folder)} compares it with the runs."
-        return "Numbers of the paper, Amdahl's law and advice", text
+        return "Numbers of the paper and advice", text
     runs = tables.runs
     table = link(counts(runs), tree.tables / f"{study}.csv", folder)
     made = f"Study {code(study)}, {table}, on {machines(runs)}; code {commits(runs)}."

@@ -1,4 +1,4 @@
-"""Amdahl's law, fitted to end-to-end values by a posterior on a grid.
+"""Amdahl's law, fitted to throughputs by a posterior on a grid.
 
     E(G) = 1 / (1 + s (G / G0 - 1))
 
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr, ndtri
+from scipy.special import ndtri
 
 Values = NDArray[np.float64]
 Bound = Literal["value", "lower", "upper"]
@@ -58,7 +58,7 @@ class Posterior:
     """Points of the grid with their weights, shape (P,).
 
     ``centre`` is the logarithm of the scale that fits best at each point, and ``spread`` its
-    standard deviation; both are 0 for efficiencies, which have no scale.
+    standard deviation.
     """
 
     base: int
@@ -68,22 +68,15 @@ class Posterior:
     spread: Values = field(repr=False)
     weight: Values = field(repr=False)
 
-    def efficiency(self, ranks: Sequence[int]) -> Band:
-        """Return the band of E; it has no width at the base, where E is 1 by definition."""
-        return Band(*np.array([self._quantiles(count, scaled=False) for count in ranks]).T)
-
     def throughput(self, ranks: Sequence[int]) -> Band:
         """Return the band of the throughput that one more run would have."""
-        return Band(*np.array([self._quantiles(count, scaled=True) for count in ranks]).T)
+        return Band(*np.array([self._quantiles(count) for count in ranks]).T)
 
-    def _quantiles(self, count: int, scaled: bool) -> Values:
+    def _quantiles(self, count: int) -> Values:
         """Return median and ends of the mixture of normal distributions over the grid."""
         mean = np.log(efficiency(self.serial, count, self.base))
+        mean = mean + np.log(count / self.base) + self.centre
         noise = np.hypot(self.noise, self.spread)
-        if scaled:
-            mean = mean + np.log(count / self.base) + self.centre
-        elif count == self.base:
-            noise = np.zeros_like(noise)
         normal = ndtri((np.arange(_NORMALS) + 0.5) / _NORMALS)
         values = (mean[:, None] + noise[:, None] * normal).ravel()
         order = np.argsort(values)
@@ -93,35 +86,19 @@ class Posterior:
         return np.exp(np.interp(levels, passed / passed[-1], values[order]))
 
 
-def fit_efficiency(observed: Sequence[Observation], base: int) -> Posterior:
-    """Return the posterior given parallel efficiencies and bounds of them."""
-    return _posterior(observed, base, scaled=False)
-
-
 def fit_throughput(observed: Sequence[Observation]) -> Posterior:
     """Return the posterior given throughputs; the base is the smallest number of ranks."""
-    return _posterior(observed, min(one.ranks for one in observed), scaled=True)
-
-
-def _posterior(observed: Sequence[Observation], base: int, scaled: bool) -> Posterior:
+    base = min(one.ranks for one in observed)
     serials, noises = np.geomspace(*SERIAL, _SERIALS), np.geomspace(*NOISE, _NOISES)
     serial, sigma = (part.ravel() for part in np.meshgrid(serials, noises, indexing="ij"))
     # Missed by each point of the grid, as a logarithm; shape (points, values).
     counts = np.array([one.ranks for one in observed], float)
-    expected = np.log(efficiency(serial[:, None], counts, base))
-    if scaled:
-        expected = expected + np.log(counts / base)
+    expected = np.log(efficiency(serial[:, None], counts, base)) + np.log(counts / base)
     missed = np.log([one.value for one in observed]) - expected
-    centre = spread = np.zeros_like(serial)
-    if scaled:
-        centre, spread = missed.mean(axis=1), sigma / np.sqrt(len(observed))
-        missed = missed - centre[:, None]
-    scores = missed / sigma[:, None]
-    likelihood = (1 if scaled else 0) * np.log(sigma)  # of the scale that is integrated out
-    for column, one in zip(scores.T, observed, strict=True):
-        if one.bound == "value":
-            likelihood = likelihood - np.log(sigma) - column**2 / 2
-        else:
-            likelihood = likelihood + log_ndtr(column if one.bound == "upper" else -column)
+    centre, spread = missed.mean(axis=1), sigma / np.sqrt(len(observed))
+    scores = (missed - centre[:, None]) / sigma[:, None]
+    likelihood = np.log(sigma)  # of the scale that is integrated out
+    for column in scores.T:
+        likelihood = likelihood - np.log(sigma) - column**2 / 2
     weight = np.exp(likelihood - likelihood.max())
     return Posterior(base, serial, sigma, centre, spread, weight / weight.sum())

@@ -24,7 +24,7 @@ from tests.analysis.conftest import SPEC, MakeRun, curve
 from tests.analysis.drawn import draw_only, points_of, words
 
 # These show what is stated; the others nothing but runs.
-OF_THE_PAPER = {"efficiency", "kernel_shares", "scaling_bands", "advice", "schedules",
+OF_THE_PAPER = {"efficiency", "kernel_shares", "advice", "schedules",
                 "accuracy_vs_batch_size"}  # fmt: skip
 
 
