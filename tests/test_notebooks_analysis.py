@@ -168,7 +168,7 @@ def test_shows_the_accuracies_of_a_folder(tree, make_run, show) -> None:  # noqa
         make_run(**fields)
         make_run(accumulation=20, **fields)
     notebook = show(ACCURACY, results=str(tree.root))
-    assert_shows(notebook, 2, "8 runs: 8 completed", "12.5", "O2", "SGD, exponential")
+    assert_shows(notebook, 1, "8 runs: 8 completed", "12.5", "O2", "SGD, exponential")
 
 
 @pytest.mark.notebook

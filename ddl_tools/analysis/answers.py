@@ -257,12 +257,6 @@ def _by_batch(points: Points) -> Points:
     return pd.DataFrame(rows, columns=["label", "evaluation", *heads.values(), "n"])
 
 
-def _last_epochs(points: Points) -> Points:
-    last = points[points["epoch"] == points["epoch"].max()]
-    last = _in_percent(last.drop_duplicates(["panel", "label"]).assign(value=last["mean"]))
-    return last.sort_values(["global_batch_size", "value"], ascending=False)
-
-
 # --- the answers, by question ---
 
 _SPEED, _ACCURACY = "throughput (images/s)", "top-1 accuracy (%)"
@@ -341,10 +335,4 @@ ANSWERS = {
         line="Rate after epoch {epoch}: step {step}, cosine {cosine}, exponential {exponential}.",
     ),
     "accuracy_vs_batch_size": Answer("", _by_batch, say=_losses),
-    "learning_curves": Answer(
-        "label global_batch_size epoch value",
-        _last_epochs,
-        _ACCURACY,
-        "Batch {global_batch_size}, {label}: {value} % after epoch {epoch}.",
-    ),
 }

@@ -13,7 +13,6 @@ from ddl_tools.analysis.figures import (
     advice,
     comparison,
     emulated,
-    learning_curves,
     library_accuracy,
     loader_bound,
     memory,
@@ -92,7 +91,6 @@ def _compared(tables: Tables) -> pd.DataFrame:
 LEAST_SIZES = 3  # of a curve that has a figure of its own
 LEAST_SHARE = 0.5  # of the configurations of a figure that answer its question
 _SIZES = "at three numbers of ranks"
-_LEARNING = "a study of schedules or optimisers"
 
 
 QUESTIONS = {
@@ -204,13 +202,6 @@ QUESTIONS = {
         "16_accuracy_vs_batch_size",
         lambda tables: accuracy.batch_points(tables.runs, tables.paper),
         accuracy.draw_batches,
-        needs=_LEARNING,
-    ),
-    "learning_curves": Question(
-        "How does accuracy grow over epochs?",
-        "16_accuracy_vs_batch_size",
-        lambda tables: learning_curves.curve_points(tables.runs),
-        learning_curves.draw_curves,
-        needs=_LEARNING,
+        needs="a study of schedules or optimisers",
     ),
 }

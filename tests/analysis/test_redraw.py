@@ -39,7 +39,7 @@ def shown(done: Redrawn) -> dict[str, set[str]]:
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw three figures alone, one of them the paper's."""
-    draw_only(monkeypatch, "comparison", "learning_curves", "efficiency")
+    draw_only(monkeypatch, "comparison", "loader_bound", "efficiency")
 
 
 def test_without_runs_the_paper_is_drawn(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None
     there = {*tree.figures.glob("*/*"), *tree.figures.glob("*.*")}
     assert there == {*done.files, *done.pages, other}
     reasons = "\n".join(done.summary(reasons=True))
-    assert "nothing to show in laptop/learning_curves: needs" in reasons
+    assert "nothing to show in laptop/loader_bound: needs" in reasons
 
 
 @pytest.mark.usefixtures("few_figures")

@@ -118,7 +118,7 @@ def test_page_of_a_study_that_was_measured_again(
 def test_texts_of_records_are_shown_and_are_no_markup(
     tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw_only(monkeypatch, "comparison", "learning_curves")
+    draw_only(monkeypatch, "comparison")
     folder = "x](javascript:run()) `<img src=y onerror=run()>"
     for study in ("laptop", folder):
         for number, strategy in enumerate(("single", "ddp")):

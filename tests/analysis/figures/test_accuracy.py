@@ -15,7 +15,6 @@ from ddl_tools.analysis.figures import (
     accuracy,
     accuracy_differences,
     accuracy_runs,
-    learning_curves,
     schedules,
 )
 from ddl_tools.analysis.plot.canvas import title_of
@@ -213,33 +212,14 @@ def test_no_statement_of_the_paper_hides_another_one(points: pd.DataFrame) -> No
     assert min(gaps) > open_marks[0].get_markersize()
 
 
-def test_curves_are_of_the_smallest_and_largest_batch(runs: pd.DataFrame) -> None:
-    curves = learning_curves.curve_points(runs)
-    assert set(curves["global_batch_size"]) == {16, 320}
-    assert len(curves) == 2 * 2 * 3 * 3  # batches, repeats, schedules, epochs
-    step = curves[(curves["schedule"] == "step") & (curves["global_batch_size"] == 16)]
-    assert step[step["epoch"] == 3]["mean"].unique() == pytest.approx([0.81])
-    assert curves[curves["diverged"]]["mean"].isna().all()
-
-
-def test_means_have_the_marks_of_the_legend(runs: pd.DataFrame) -> None:
-    figure = learning_curves.draw_curves(learning_curves.curve_points(runs))
-    marks = {one.get_marker() for one in figure.legends[0].legend_handles} - {"x"}
-    thick = {line.get_marker() for line in figure.axes[0].lines if line.get_linewidth() == 2}
-    assert thick == marks
-    assert len(marks) == 3
-
-
 def said(name: str, runs: pd.DataFrame) -> str:
     return words(QUESTIONS[name].draw(points_of(name, runs)))
 
 
 def test_captions_say_how_many_runs_and_which_interval(runs: pd.DataFrame) -> None:
-    batches, curves = (said(name, runs) for name in ("accuracy_vs_batch_size", "learning_curves"))
+    batches = said("accuracy_vs_batch_size", runs)
     assert "Means of the runs; bars: their 95 % intervals. Diverged: 2 runs." in batches
-    assert "thin: each run with its own seed" in curves
     assert "loses 41.0 points of accuracy" in batches
-    assert "95 %" not in curves
 
 
 def test_both_evaluations_are_compared_by_seed(make_run: MakeRun, tree: Tree) -> None:
