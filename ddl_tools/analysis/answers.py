@@ -220,6 +220,14 @@ def _bars(parts: Points) -> Points:
     return bars.assign(parts=texts).reset_index()
 
 
+def _profiles(points: Points) -> list[str]:
+    """Return the parts of the first and the last configuration, and what else ran."""
+    rows = _bars(shares.parts_of_profiles(points)).to_dict("records")
+    ends = dict.fromkeys((0, len(rows) - 1))
+    lines = [f"{rows[one]['label']}, mean over ranks: {rows[one]['parts']}." for one in ends]
+    return [*(line[:1].upper() + line[1:] for line in lines), *shares.other_programs(points)]
+
+
 def _rates(points: Points) -> Points:
     """Return the rates of the schedules at every tenth epoch."""
     wide = points.pivot(index="epoch", columns="schedule", values="value").reset_index()
@@ -315,7 +323,7 @@ ANSWERS = {
     "time_shares": Answer(
         "label compute transfer waiting other idle n",
         lambda points: _bars(shares.parts_of_profiles(points)),
-        line="{label}, mean over ranks: {parts}.",
+        say=_profiles,
     ),
     "time_to_accuracy": Answer(
         "line world_size value epochs n",

@@ -1,4 +1,4 @@
-"""All figures by name: how their points are chosen from the tables, and how they are drawn."""
+"""All questions by name: how points are chosen from the tables, and which figure shows them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,7 +49,8 @@ class Question:
     """A figure in two steps: tables to points, points to figure.
 
     `asks` is the question, `notebook` the one that explains the figure. `needs` says which runs it
-    cannot do without, where the paper states nothing to show instead.
+    cannot do without, where the paper states nothing to show instead. Points that are not `enough`
+    for a figure are shown as sentences and a table.
     """
 
     asks: str
@@ -60,6 +61,16 @@ class Question:
     column: str = "value"  # column that half of the configurations of a study must have
     also: str = ""  # column that one of them must have
     over: str = ""  # the size that a curve is over: it has three at least
+    enough: Callable[[pd.DataFrame], bool] = lambda points: True
+
+    def figure(self, points: pd.DataFrame) -> Figure | None:
+        """Return the figure of points that hold an answer; None where they are not enough."""
+        return self.draw(points) if self.enough(points) else None
+
+
+def _several_starts(points: pd.DataFrame) -> bool:
+    """Say whether any configuration has several starts: without, there is no interval to draw."""
+    return bool(points["n"].max() > 1)
 
 
 def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
@@ -99,6 +110,7 @@ QUESTIONS = {
         "11_throughput",
         _compared,
         comparison.draw,
+        enough=_several_starts,
     ),
     "throughput_vs_workers": Question(
         "How does throughput grow with the number of ranks?",
@@ -130,6 +142,7 @@ QUESTIONS = {
         loader_bound.draw,
         needs="a training, its loader alone, and the same on synthetic data",
         column="bound",
+        enough=_several_starts,
     ),
     "efficiency": Question(
         "How efficient are more ranks?",
@@ -167,6 +180,7 @@ QUESTIONS = {
         shares.draw_epochs,
         needs="runs with the parts of their time, at two numbers of ranks",
         also="loss",
+        enough=_several_starts,
     ),
     "time_shares": Question(
         "Where does the time of a step go?",
@@ -174,6 +188,7 @@ QUESTIONS = {
         lambda tables: shares.profile_points(tables.profiles, tables.runs),
         shares.draw_profiles,
         needs="profiled runs",
+        enough=_several_starts,
     ),
     "time_to_accuracy": Question(
         "How long does training to an accuracy take?",

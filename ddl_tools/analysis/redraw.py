@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from ddl_core.errors import RecordError
 from ddl_tools.analysis import result_page
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import all_reduce
 from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
@@ -22,6 +23,7 @@ from ddl_tools.analysis.plot.canvas import (
     add_caption,
     remove_figure,
     save_figure,
+    save_numbers,
     title_of,
 )
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables, has_answer
@@ -81,7 +83,8 @@ def redraw(
 ) -> Redrawn:
     """Rebuild the tables of the studies in `tree`, then their figures and those of the paper.
 
-    A page beside them shows the figures of a study with their answers, and an index all pages. A
+    A page beside them shows the figures of a study with their answers, and an index all pages.
+    Points that are not enough for a figure become sentences, a table and a CSV file. A
     figure that would show nothing is not drawn, and its older files are removed; so are those of
     studies that are gone. Only figures that such a page shows are removed, and only such a page is
     replaced. A damaged record is named and left out. In the tables, energy becomes
@@ -145,16 +148,23 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
     notes = _not_drawn(tables.runs, len(former_folders(study, tree)) if study else 0)
     sections: dict[str, str] = {}
     findings: list[str] = []
+    shown = result_page.figures_of(folder / result_page.PAGE)
     for name, question in QUESTIONS.items():
         if study and question.needs == OF_NO_RUN:
             continue
         points = question.chosen(tables)
         if has_answer(points, question, of_runs=bool(study)):
-            figure = question.draw(points)
-            add_caption(figure, notes)
-            done.files += save_figure(figure, points, folder / name)
-            sections[name] = result_page.section(name, points, figure, folder)
-            findings += [title_of(figure), *result_page.confirmed(points)]
+            figure, stem = question.figure(points), folder / name
+            if figure:
+                add_caption(figure, notes)
+                done.files += save_figure(figure, points, stem)
+            else:
+                if name in shown:
+                    remove_figure(stem)
+                done.files.append(save_numbers(points, stem))
+            sections[name] = result_page.section(name, points, figure, folder, notes)
+            findings += [title_of(figure)] if figure else ANSWERS[name].sentences(points)
+            findings += result_page.confirmed(points)
         elif study:
             done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")
     _remove_others(folder, set(sections))

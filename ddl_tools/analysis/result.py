@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, has_answer
 from ddl_tools.analysis.redraw import tables_of
@@ -48,12 +49,17 @@ class Result:
 
     @property
     def parts(self) -> list[object]:
-        """The figure that `ddl figures` draws, its caption, and a table of at most ten rows."""
+        """The figure that `ddl figures` draws, its caption, and a table of at most ten rows.
+
+        Points that are not enough for a figure have the table and a line on their origin.
+        """
         if self.points is None:
             return []
-        figure = QUESTIONS[self.name].draw(self.points)
+        figure = QUESTIONS[self.name].figure(self.points)
+        caption = caption_of(figure) if figure else captions.undrawn(self.points)
         table = ANSWERS[self.name].table(self.points)
-        return [figure, Text(f"*{escape(caption_of(figure))}*"), table.set_index(table.columns[0])]
+        shown = [figure] if figure else []
+        return [*shown, Text(f"*{escape(caption)}*"), table.set_index(table.columns[0])]
 
 
 def tree_of(results: str) -> Tree:

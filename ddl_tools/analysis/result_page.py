@@ -19,7 +19,7 @@ from ddl_tools import markdown
 from ddl_tools.analysis.answers import ANSWERS, MOST_ROWS
 from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.confirmation import confirmation
-from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.ratio_answers import unconfirmed
@@ -30,7 +30,7 @@ from ddl_tools.records.paths import PROJECT, Tree
 
 PAGE = "README.md"
 _MARK = "<!-- written by `ddl figures` from records, not by hand -->"
-_FIGURE = re.compile(r"^!\[.*\]\((\w+)\.png\)$", re.M)
+_FILES = re.compile(r"^Files: \[CSV\]\((\w+)\.csv\)", re.M)
 _INDEX = """\
 # Results
 
@@ -43,26 +43,41 @@ captions and tables. The numbers are in the CSV file of each figure.
 """
 
 
-def section(name: str, points: pd.DataFrame, figure: Figure, folder: Path) -> str:
-    """Return a drawn figure with the answer to its question; the files are in `folder`."""
+def section(
+    name: str,
+    points: pd.DataFrame,
+    figure: Figure | None,
+    folder: Path,
+    notes: Sequence[str] = (),
+) -> str:
+    """Return the answer to a question with its figure; the files are in `folder`.
+
+    Where no figure is drawn, a line has what its caption would: origin and `notes`.
+    """
     question, answer = QUESTIONS[name], ANSWERS[name]
     table, rest = answer.table(points), len(answer.rows(points)) - MOST_ROWS
+    kinds = ["csv", "svg", "pdf"] if figure else ["csv"]
     notebook = PROJECT / "notebooks" / f"{question.notebook}.ipynb"
+    caption = escape(" ".join([captions.undrawn(points), *notes]).strip())
     parts = [
         f"## {question.asks}",
         "\n".join(f"- {escape(sentence)}" for sentence in answer.sentences(points)),
-        f"![{escape(title_of(figure))}]({name}.png)",
-        f"*{escape(caption_of(figure))}*",
+        *(_drawn(name, figure) if figure else [caption]),
         markdown.table(
             [escape(head) for head in table],
             ([escape(cell) for cell in row] for row in table.itertuples(index=False)),
         ),
         *([f"Left out: {plural(rest, 'row')}; the CSV file has all values."] if rest > 0 else []),
         *_second(points, folder),
-        f"Files: [CSV]({name}.csv), [SVG]({name}.svg), [PDF]({name}.pdf). "
+        f"Files: {', '.join(f'[{kind.upper()}]({name}.{kind})' for kind in kinds)}. "
         f"How to read it: {link('notebook', notebook, folder)}.",
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
+
+
+def _drawn(name: str, figure: Figure) -> list[str]:
+    """Return the picture of a figure and its caption."""
+    return [f"![{escape(title_of(figure))}]({name}.png)", f"*{escape(caption_of(figure))}*"]
 
 
 def _second(points: pd.DataFrame, folder: Path) -> list[str]:
@@ -107,8 +122,8 @@ def may_write(page: Path) -> bool:
 
 
 def figures_of(page: Path) -> set[str]:
-    """Return the names of the figures that a page of `ddl figures` shows; of others, none."""
-    return set(_FIGURE.findall(_text(page)))
+    """Return the names of the figures and tables on a page of `ddl figures`; of others, none."""
+    return set(_FILES.findall(_text(page)))
 
 
 def remove_page(page: Path) -> None:

@@ -15,6 +15,7 @@ from ddl_tools.analysis import result_page
 from ddl_tools.analysis.plot.canvas import save_figure
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables, has_answer
 from ddl_tools.analysis.redraw import Redrawn, pictures, redraw, redraw_probes, tables_of
+from ddl_tools.analysis.result import load
 from ddl_tools.analysis.tables import runs_table, write_tables
 from ddl_tools.records.damage import REMEDY
 from ddl_tools.records.ledger import write_study
@@ -130,7 +131,7 @@ def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None
     redraw(tree, figures=tree.figures)
     put_figure(tree.figures / "laptop" / "retired")
     page = tree.figures / "laptop" / "README.md"
-    page.write_text(page.read_text() + "\n![A title](retired.png)\n")
+    page.write_text(page.read_text() + "\nFiles: [CSV](retired.csv), [SVG](retired.svg).\n")
     other.write_bytes(b"drawn by somebody")
     shutil.rmtree(tree.study("gone"))
     done = redraw(tree, figures=tree.figures)
@@ -138,6 +139,27 @@ def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None
     assert there == {*done.files, *done.pages, other}
     reasons = "\n".join(done.summary(reasons=True))
     assert "nothing to show in laptop/loader_bound: needs" in reasons
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_one_start_of_each_configuration_is_a_table(tree: Tree, make_run: MakeRun) -> None:
+    one = {make_run(8.0, strategy=strategy) for strategy in ("single", "ddp")}
+    page, picture = (tree.figures / "laptop" / name for name in ("README.md", "comparison.png"))
+    again = make_run(8.0, strategy="ddp", repeat=1)
+    redraw(tree, figures=tree.figures)
+    assert "](comparison.png)" in page.read_text()
+    assert picture.is_file()
+    shutil.rmtree(again)
+    done = redraw(tree, figures=tree.figures)
+    assert {path.name for path in page.parent.iterdir()} == {"README.md", "comparison.csv"}
+    assert len(pd.read_csv(tree.figures / "laptop" / "comparison.csv")) == len(one)
+    assert "1.00 (one start)" in page.read_text()
+    assert "n = 1 start; commit" in page.read_text()
+    assert "(one start)." in (tree.figures / "README.md").read_text()
+    assert pictures(done, "laptop") == []
+    answer, *rest = load("comparison", str(tree.root), "laptop").parts
+    assert "n = 1 start" in answer
+    assert [len(table) for table in rest] == [2]
 
 
 @pytest.mark.usefixtures("few_figures")
@@ -231,7 +253,8 @@ def test_what_a_linked_folder_of_no_study_holds_stays(tree: Tree, tmp_path: Path
 @pytest.mark.usefixtures("few_figures")
 def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: MakeRun) -> None:
     make_run()
-    make_run(study="other")
+    for repeat in range(2):
+        make_run(study="other", repeat=repeat)
     done = redraw(tree, figures=tree.figures, studies=["other"])
     assert set(shown(done)) == {"other"}
     assert [path.name for path in tree.figures.iterdir()] == ["other"]
@@ -243,7 +266,8 @@ def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: Ma
 
 @pytest.mark.usefixtures("few_figures")
 def test_a_study_called_paper_does_not_lie_with_the_papers(tree: Tree, make_run: MakeRun) -> None:
-    make_run(study="paper")
+    for repeat in range(2):
+        make_run(study="paper", repeat=repeat)
     make_run(study="lost", status="failed", rows=[])
     done = redraw(tree, figures=tree.figures)
     assert set(shown(done)) == {"paper", "paper+"}

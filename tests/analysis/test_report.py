@@ -82,7 +82,11 @@ def test_no_text_of_a_record_becomes_a_script(
     tree: Tree, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = {**MACHINE, "cpu": EVIL, "accelerator": EVIL}
-    runs = [make_run(strategy=one, system=system) for one in ("single", "ddp")]
+    runs = [
+        make_run(strategy=one, repeat=repeat, system=system)
+        for one in ("single", "ddp")
+        for repeat in range(2)
+    ]
     write_study(Study(name="laptop", question=EVIL, base=SPEC), tree)
     cells = [nbformat.v4.new_markdown_cell(f"# A run {EVIL}"), nbformat.v4.new_raw_cell(EVIL)]
     cells += [

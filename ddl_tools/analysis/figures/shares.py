@@ -240,7 +240,7 @@ def draw_profiles(points: pd.DataFrame) -> Figure:
             "torch.profiler. Bars: means over ranks. Transfer, waiting: communication alone; "
             "hidden: the rest. Idle: what the profiler does not see.",
             *captions.provenance(table.assign(failed=0), ""),
-            *_others(points),
+            *other_programs(points),
         ],
         ["n", "hidden"],
         _hidden,
@@ -268,7 +268,7 @@ def _watched(points: pd.DataFrame) -> str:
     )
 
 
-def _others(points: pd.DataFrame) -> list[str]:
+def other_programs(points: pd.DataFrame) -> list[str]:
     """Return the sentence on what else kept the machine busy, where its load says so."""
     known = points.drop_duplicates(_PROFILED)
     busy = known[known["load_average"] > known["own_load"]]

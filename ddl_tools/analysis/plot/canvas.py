@@ -215,15 +215,21 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     Floats of `data`, which is what is drawn, have six significant digits in the file. `stem` is a
     path without suffix; its folder is made.
     """
-    *paths, table = _paths(stem)
+    *paths, _ = _paths(stem)
     with rc_context(THEME):
         _settle(figure)
         for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
             content = io.BytesIO()
             figure.savefig(content, format=kind, metadata=metadata)
             write_atomically(path, content.getvalue())
+    return [*paths, save_numbers(data, stem)]
+
+
+def save_numbers(data: pd.DataFrame, stem: Path) -> Path:
+    """Write the numbers of a figure alone, ``<stem>.csv``, as `save_figure` does."""
+    *_, table = _paths(stem)
     write_atomically(table, data.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-    return [*paths, table]
+    return table
 
 
 def _settle(figure: Figure) -> None:

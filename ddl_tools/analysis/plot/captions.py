@@ -88,6 +88,12 @@ def line(table: pd.DataFrame) -> str:
     return "; ".join(parts)
 
 
+def undrawn(table: pd.DataFrame) -> str:
+    """Return the sentences below an answer without a figure: what a caption says of any points."""
+    about = line(table)
+    return " ".join([*discontinued(table), *([f"{about}."] if about else [])])
+
+
 def _starts(numbers: pd.Series) -> str:
     return f"{counted('n', numbers)} start{'s' if numbers.max() > 1 else ''}"
 
