@@ -73,6 +73,11 @@ def _several_starts(points: pd.DataFrame) -> bool:
     return bool(points["n"].max() > 1)
 
 
+def _several_lines(points: pd.DataFrame) -> bool:
+    """Say whether any panel compares curves: the answer has all that a single one shows."""
+    return bool(points.groupby("panel")["line"].nunique().max() > 1)
+
+
 def has_answer(points: pd.DataFrame, question: Question, of_runs: bool) -> bool:
     """Say whether a figure answers its question; in a study's folder (`of_runs`) of its runs."""
     if not of_runs:
@@ -158,6 +163,7 @@ QUESTIONS = {
         lambda tables: emulated.emulated_points(tables.runs),
         emulated.draw_emulated,
         needs="emulated runs on one node and on several",
+        enough=_several_lines,
     ),
     "kernel_shares": Question(
         "Which kernels take the time of a GPU?",
