@@ -177,7 +177,7 @@ def test_judges_the_libraries_of_a_folder(tree, every_configuration, show) -> No
     notebook = show(RELATED, results=str(tree.root), studies=studies)
     words = ("84 runs: 84 completed", "H01", "Horovod (native, folders) 1.80 [")
     more = ("not testable here", "O01", "E of PyTorch-DDP / MXNet, KVStore 1.00 [", "inconclusive")
-    assert_shows(notebook, 2, *words, *more)
+    assert_shows(notebook, 1, *words, *more)
 
 
 @pytest.mark.notebook

@@ -16,6 +16,7 @@ from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.rows import cell_text, named, ratio_text
 from ddl_tools.analysis.plot.style import three_digits
 from ddl_tools.analysis.ratio_answers import compared, nearest
+from ddl_tools.labels import plural
 
 MOST_ROWS, MOST_SENTENCES = 10, 3
 _LIMITS = ["met", "uncertain", "violated"]
@@ -245,6 +246,17 @@ def _losses(points: Points) -> list[str]:
     return answers(points)
 
 
+def _by_ranks(points: Points) -> list[str]:
+    """Return the accuracies that the libraries reach on each number of ranks."""
+    known = points[points["n"] > 0]
+    names = ", ".join(map(style.dataset_name, known["dataset"].unique()))
+    return [
+        f"Top-1 accuracy of the libraries on {names} with {plural(ranks, 'rank')}: "
+        f"{captions.span(100 * values, '{:.1f}')} %."
+        for ranks, values in known.groupby("world_size")["value"]
+    ]
+
+
 def _by_batch(points: Points) -> Points:
     """Return a row per way to learn and evaluation, with a column for each batch.
 
@@ -335,7 +347,7 @@ ANSWERS = {
         "label value n",
         lambda points: _in_percent(points[points["n"] > 0]).sort_values("value", ascending=False),
         _ACCURACY,
-        "{label}: {value} %.",
+        say=_by_ranks,
     ),
     "schedules": Answer(
         "epoch step cosine exponential",

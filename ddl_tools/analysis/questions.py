@@ -56,7 +56,7 @@ class Question:
     asks: str
     notebook: str
     chosen: Callable[[Tables], pd.DataFrame]
-    draw: Callable[[pd.DataFrame], Figure]
+    draw: Callable[[pd.DataFrame], Figure] | None  # None: always sentences and a table
     needs: str = "training runs"
     column: str = "value"  # column that half of the configurations of a study must have
     also: str = ""  # column that one of them must have
@@ -65,7 +65,7 @@ class Question:
 
     def figure(self, points: pd.DataFrame) -> Figure | None:
         """Return the figure of points that hold an answer; None where they are not enough."""
-        return self.draw(points) if self.enough(points) else None
+        return self.draw(points) if self.draw and self.enough(points) else None
 
 
 def _several_starts(points: pd.DataFrame) -> bool:
@@ -208,7 +208,7 @@ QUESTIONS = {
         "Do all libraries reach the same accuracy?",
         "21_related_papers",
         lambda tables: library_accuracy.accuracy_points(tables.runs),
-        library_accuracy.draw_accuracy,
+        None,
         needs="several libraries that evaluated",
     ),
     "schedules": Question(

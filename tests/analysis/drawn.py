@@ -23,7 +23,8 @@ ACCURACY: dict[str, Any] = {
     "model": "resnet8",
     "train_images": 320,
 }  # fields of its runs
-OF_RUNS = [name for name, question in QUESTIONS.items() if question.needs != OF_NO_RUN]
+DRAWN = [name for name, question in QUESTIONS.items() if question.draw]
+OF_RUNS = [name for name in DRAWN if QUESTIONS[name].needs != OF_NO_RUN]
 
 
 def configurations(tree: Tree) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
@@ -126,6 +127,9 @@ def test_an_accuracy_is_of_one_library(tree: Tree, make_run: MakeRun) -> None:
         trained(make_run, (library, "horovod"), top1=(0.1, 0.2, top1), gpus_per_node=2)
     table = points("accuracy_by_library", tree).set_index("framework")
     assert table["value"].to_dict() == {"torch": 0.6, "tensorflow": 0.7, "mxnet": 0.8}
+    assert QUESTIONS["accuracy_by_library"].figure(table) is None
+    (sentence,) = ANSWERS["accuracy_by_library"].sentences(table)
+    assert "with 2 ranks: 60.0 to 80.0 %" in sentence
 
 
 def test_one_library_at_one_size_has_none_of_these(tree: Tree, make_run: MakeRun) -> None:
@@ -133,7 +137,7 @@ def test_one_library_at_one_size_has_none_of_these(tree: Tree, make_run: MakeRun
     assert all(points(name, tree).empty for name in OF_SEVERAL)
 
 
-@pytest.mark.parametrize("name", [*OVER_WORKERS, *OF_SEVERAL, "throughput_vs_batch_size"])
+@pytest.mark.parametrize("name", [*OVER_WORKERS, "time_to_accuracy", "throughput_vs_batch_size"])
 def test_draws_and_names_every_library(name: str, tree: Tree, every_configuration: None) -> None:
     figure = QUESTIONS[name].draw(points(name, tree))
     assert any(ax.lines for ax in figure.axes)

@@ -20,6 +20,7 @@ from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables, has_answer
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
+from tests.analysis import drawn
 from tests.analysis.conftest import GPU, MakeRun, epoch_row, writer
 from tests.analysis.drawn import OF_RUNS, PAPER, leaves_the_page, points_of
 
@@ -57,7 +58,7 @@ def both_formats_and_halves(make_run: MakeRun) -> None:
 Fill = Callable[[MakeRun], None]
 FILLINGS = [both_formats_and_halves, every_model_on_two_machines, nothing, lost_and_cold]
 DRAWN = [
-    (name, fill) for name in QUESTIONS for fill in (FILLINGS if name in OF_RUNS else [nothing])
+    (name, fill) for name in drawn.DRAWN for fill in (FILLINGS if name in OF_RUNS else [nothing])
 ]
 
 
