@@ -178,6 +178,7 @@ QUESTIONS = {
         lambda tables: advice.points(),
         advice.draw,
         needs=OF_NO_RUN,
+        enough=advice.has_accuracy,
     ),
     "time_budget": Question(
         "Where does the time of an epoch go?",

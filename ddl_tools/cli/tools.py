@@ -206,7 +206,8 @@ def _accuracy(
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Folder of your records. [default: committed data/]")  # fmt: skip
 @click.option("--figure", "stem", type=FILE, metavar="FILE",
-              help="Draw time over node-hours as FILE.svg, .pdf, .png and .csv.")  # fmt: skip
+              help="Write the options as FILE.csv; draw their known accuracies as FILE.svg, .pdf "
+              "and .png.")  # fmt: skip
 def advise(
     site_name: str | None,
     model: str,
@@ -240,12 +241,14 @@ def advise(
     click.echo(render.text(found))
     click.echo(f"\n{render.table(found)}")
     if stem:
-        from ddl_tools.analysis.figures.advice import draw, points_of
-        from ddl_tools.analysis.plot.canvas import save_figure
+        from ddl_tools.analysis.figures.advice import draw, has_accuracy, points_of
+        from ddl_tools.analysis.plot.canvas import save_figure, save_numbers
 
         points = points_of(found)
-        for path in save_figure(draw(points), points, stem):
-            click.echo(f"figure: {path}")
+        known = has_accuracy(points)
+        paths = save_figure(draw(points), points, stem) if known else [save_numbers(points, stem)]
+        for path in paths:
+            click.echo(f"written: {path}")
 
 
 @click.group()

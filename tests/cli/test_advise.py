@@ -21,6 +21,12 @@ def test_a_figure_is_drawn_where_it_is_wanted(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"front.{kind}" for kind in kinds]
 
 
+def test_without_a_known_accuracy_the_options_are_written_alone(tmp_path: Path) -> None:
+    where = ["--model", "resnet152", "--epochs", 30, "--figure", tmp_path / "front"]
+    ddl("advise", "--site", "juwels_booster", "--node-hours", 50, *where, status=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["front.csv"]
+
+
 def test_a_number_of_gpus_needs_no_limit() -> None:
     result = ddl("advise", "--site", "juwels_booster", "--gpus", 64, status=0)
     rows = [line for line in result.output.splitlines() if " node-hours" in line]
