@@ -31,9 +31,6 @@ if TYPE_CHECKING:
               help="One job per run; or one per block: all runs of a repeat that need the same "
               "nodes, in random order, so that they share slow nodes.")  # fmt: skip
 @click.option("--retry-failed", is_flag=True, help="Also run again what failed.")
-@click.option("--small-first", is_flag=True,
-              help="Let larger runs of a configuration wait for its smallest run."
-              )  # fmt: skip
 @click.option("--max-node-hours", type=common.Number(), default=10_000.0, metavar="N",
               help="Refuse to submit if the jobs may cost more.")  # fmt: skip
 @click.option("--all-scripts", is_flag=True,
@@ -50,7 +47,6 @@ def submit_command(
     time: str | None,
     by: str,
     retry_failed: bool,
-    small_first: bool,
     max_node_hours: float,
     all_scripts: bool,
     data_dir: Path | None,
@@ -71,7 +67,7 @@ def submit_command(
     from ddl_tools.launch.study import check_data, check_images
 
     site, options = find_site(site_name), Options(account, partition, time)
-    choice = core.Choice(retry_failed, small_first, by_block=by == "block")
+    choice = core.Choice(retry_failed, by_block=by == "block")
     names = named(definition.expand())
     if definition.interleave and by == "run":
         click.echo("jobs do not interleave: with --by block, the runs of a repeat share a job",
@@ -130,14 +126,6 @@ def _show_plan(plan: "SubmitPlan", names: Names) -> None:
         if len(runs) > 1:
             click.echo(f"{name}: {len(runs)} runs in {clock(job.limit_s)}, in this order:")
             click.echo("\n".join(f"  {run}" for run in runs))
-        if job.after:
-            small = ", ".join(names[one.spec.run_id] for one in job.after)
-            click.echo(f"{name} waits for {small}")
-    for item in plan.left_out:
-        click.echo(
-            f"not submitted: {names[item.spec.run_id]}: the smallest runs of its configuration "
-            "have failed; try them again with --retry-failed, or leave --small-first out"
-        )
 
 
 @click.command("cancel")

@@ -126,8 +126,6 @@ def _settle(item: Entry, job: EndedJob | None, begun: bool) -> None:
         text = f"job {item.job_id} {ended_as}"
         if not at_work:
             text += f" before the run began (log: logs/{_log(item).name})"
-            if state == "CANCELLED":
-                text += ", by hand or because the job that it waited for failed"
         text += tail(_log(item))
         kind = "Killed" if at_work else "NotStarted"
         category = classify(kind, text, exit_code=exit_code, state=state)

@@ -38,10 +38,9 @@ class QueuedJob:
 Queue = dict[str, QueuedJob]
 
 
-def submit(script: Path, after: Sequence[str] = ()) -> str:
-    """Submit a job; return its number. It starts once the jobs `after` have ended well."""
-    wait = (f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes") if after else ()
-    said = call("sbatch", "--parsable", *wait, str(script))
+def submit(script: Path) -> str:
+    """Submit a job; return its number."""
+    said = call("sbatch", "--parsable", str(script))
     if not (found := JOB_ID.search(said)):
         raise LaunchError(f"sbatch answered {said.strip()!r}, which names no job")
     return found[1]

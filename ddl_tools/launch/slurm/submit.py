@@ -40,7 +40,6 @@ class Job:
     script: str
     limit_s: int
     node_hours: float
-    after: list[Entry]  # starts once these runs are complete
 
     @property
     def name(self) -> str:
@@ -55,16 +54,14 @@ class SubmitPlan:
 
     entries: list[Entry]
     jobs: list[Job]
-    left_out: list[Entry]  # the small runs of their configuration have failed
     failed: list[Entry]  # or damaged; left alone, since nobody asked to retry them
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which of a study's runs are submitted, and in which order."""
+    """Which of a study's runs are submitted, and whether some share a job."""
 
     retry_failed: bool = False
-    small_first: bool = False
     by_block: bool = False
 
 
@@ -77,31 +74,24 @@ def prepare(
     todo, left = pending(free, choice.retry_failed), pending(free, retry_failed=True)
     for item in todo:
         preflight.check_batch(item.spec)
-    order, waits = small_first(entries, todo, queue) if choice.small_first else (todo, {})
-    parts = blocks(order, site) if choice.by_block else [[item] for item in order]
-    jobs = [_job(part, site, options, waits) for part in parts]
-    return SubmitPlan(entries, jobs, _without(todo, order), _without(left, todo))
+    parts = blocks(todo, site) if choice.by_block else [[item] for item in todo]
+    chosen = {item.directory for item in todo}
+    failed = [item for item in left if item.directory not in chosen]
+    return SubmitPlan(entries, [_job(part, site, options) for part in parts], failed)
 
 
-def _without(entries: list[Entry], others: list[Entry]) -> list[Entry]:
-    there = {item.directory for item in others}
-    return [item for item in entries if item.directory not in there]
-
-
-def _job(entries: list[Entry], site: Site, options: Options, waits: dict[str, Entry]) -> Job:
+def _job(entries: list[Entry], site: Site, options: Options) -> Job:
     paths = JobPaths(tuple(item.directory for item in entries), PROJECT, sys.executable)
     specs = [item.spec for item in entries]
-    found = (waits[spec.run_id] for spec in specs if spec.run_id in waits)
-    after = list({item.spec.run_id: item for item in found}.values())
     text, limit_s = render(specs, site, options, paths), options.limit_s(site, len(specs))
-    return Job(entries, text, limit_s, node_hours(specs, site, options), after)
+    return Job(entries, text, limit_s, node_hours(specs, site, options))
 
 
 def jobs_without_scripts(entries: list[Entry], site: Site) -> list[Job]:
     """Return the jobs that a study would be submitted as by default, to see what they may cost."""
     limit_s = Options().limit_s(site)
     return [
-        Job([item], "", limit_s, node_hours([item.spec], site, Options()), [])
+        Job([item], "", limit_s, node_hours([item.spec], site, Options()))
         for item in pending(entries)
     ]
 
@@ -204,19 +194,16 @@ def submit(
         todo = [item for job in plan.jobs for item in job.entries]
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
-        numbers = {item.spec.run_id: item.job_id for item in plan.entries}
         for job in plan.jobs:
-            after = [str(numbers[item.spec.run_id]) for item in job.after]
-            job_id = submit_job(job.entries, job.script, list(dict.fromkeys(after)))
+            job_id = submit_job(job.entries, job.script)
             for item in job.entries:
-                numbers[item.spec.run_id] = job_id
                 yield item, job_id
 
 
-def submit_job(entries: list[Entry], script: str, after: Sequence[str] = ()) -> str:
-    """Submit a job of planned runs, to start once the jobs `after` have ended well.
+def submit_job(entries: list[Entry], script: str) -> str:
+    """Submit a job of planned runs; return its number.
 
-    Return its number, which the records of its runs then name; Ctrl-C waits for that.
+    The records of its runs then name it; Ctrl-C waits for that.
     """
     first, *others = (RunFiles(item.directory) for item in entries)
     for files in (first, *others):
@@ -224,7 +211,7 @@ def submit_job(entries: list[Entry], script: str, after: Sequence[str] = ()) -> 
         write_atomically(files.script, script)
     before = [read_record(item.directory) for item in entries]
     with uninterrupted():  # else no record might name the job, and it would be submitted again
-        job_id = slurm_cli.submit(first.script, after)
+        job_id = slurm_cli.submit(first.script)
         try:
             for files in others:  # a job has one log, in the folder of its first run
                 _link(files.logs / f"slurm-{job_id}.log", first.logs / f"slurm-{job_id}.log")
@@ -253,33 +240,3 @@ def _link(path: Path, target: Path) -> None:
         path.symlink_to(os.path.relpath(target, path.parent))
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def small_first(
-    entries: list[Entry], todo: list[Entry], queue: Queue | None
-) -> tuple[list[Entry], dict[str, Entry]]:
-    """Return what may be submitted, in order, and by run the smaller one that it waits for.
-
-    A run on more nodes than the smallest of its configuration waits for the first of these that is
-    about to be submitted or in the queue: a broken set-up then burns few node-hours. Where one is
-    complete, nothing waits. Where all have failed for good, the larger runs are left out.
-    """
-    smallest: dict[str, list[Entry]] = {}
-    for item in sorted(entries, key=_nodes):
-        own = smallest.setdefault(configuration(item.spec), [item])
-        if item is not own[0] and _nodes(item) == _nodes(own[0]):
-            own.append(item)
-    order, waits, ready = [], {}, {item.directory for item in todo}
-    for item in sorted(todo, key=_nodes):
-        small = smallest[configuration(item.spec)]
-        alive = [one for one in small if one.directory in ready or queued(one, queue)]
-        if item in small or any(one.state == "completed" for one in small):
-            order.append(item)
-        elif alive:
-            order.append(item)
-            waits[item.spec.run_id] = alive[0]
-    return order, waits
-
-
-def _nodes(item: Entry) -> int:
-    return item.spec.nodes

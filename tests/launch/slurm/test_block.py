@@ -168,69 +168,6 @@ def test_only_what_is_left_is_in_the_block_and_nothing_twice(
     assert len(sbatch.read_text().splitlines()) == 1
 
 
-def called(calls: Path) -> list[tuple[str, str]]:
-    """Return, per job, its run and the job that it waits for."""
-    found = []
-    for line in calls.read_text().splitlines() if calls.exists() else []:
-        words = line.split()
-        (job,) = [word.partition("afterok:")[2] for word in words if "--dep" in word] or [""]
-        assert ("--kill-on-invalid-dep=yes" in words) == bool(job)
-        found.append((Path(words[-1]).parent.name, job))
-    return found
-
-
-def small_first(path: Path, *options: str) -> Result:
-    return submitted(path, "--small-first", *options)
-
-
-def test_larger_runs_wait_for_the_first_small_one_like_them(tmp_path: Path, sbatch: Path) -> None:
-    axes: dict[str, Any] = {"nodes": [4, 1, 2], "strategy": ["ddp", "horovod"], "repeats": 2}
-    path, study = study_of(tmp_path, **axes)
-    done = small_first(path)
-    of = {item.spec.run_id: item.spec for item in ledger(study, results())}
-    found = [(of[name], job) for name, job in called(sbatch)]
-    assert [spec.nodes for spec, _ in found] == [1] * 4 + [2] * 4 + [4] * 4
-    first: dict[str, tuple[str, str]] = {}
-    for number, (spec, job) in enumerate(found, start=1):
-        if spec.nodes == 1:
-            first.setdefault(spec.strategy, (str(number), spec.run_id))
-        small, name = first[spec.strategy]
-        assert job == ("" if spec.nodes == 1 else small)
-        assert (f"{spec.run_id} waits for {name}" in done.output) == (spec.nodes > 1)
-
-
-def test_a_small_run_that_ended_starts_larger_ones_or_not(tmp_path: Path, sbatch: Path) -> None:
-    path, study = study_of(tmp_path, strategy="ddp", nodes=[4, 1, 2])
-    four, one, _ = plan(study, results())
-    change(one, **FAILED)
-    done = small_first(path)
-    assert called(sbatch) == []
-    assert (
-        f"not submitted: {four.spec.run_id}: the smallest runs of its configuration" in done.output
-    )
-    small_first(path, "--retry-failed")
-    assert [job for _, job in called(sbatch)] == ["", "1", "1"]
-    change(one, status="completed", error=None)
-    small_first(path)
-    assert [job for _, job in called(sbatch)[3:]] == ["", ""]
-
-
-def test_small_first_may_wait_for_several_jobs(
-    tmp_path: Path, sbatch: Path, stand_ins: StandIns
-) -> None:
-    path, study = study_of(tmp_path, nodes=[4, 1])
-    items = plan(study, results())
-    small = [item for item in items if item.spec.nodes == 1]
-    for number, item in enumerate(small, start=17):
-        change(item, status="submitted", job_id=str(number))
-    lines = [f"{n}|ddl-{item.spec.run_id}|PENDING|x\n" for n, item in enumerate(small, start=17)]
-    stand_ins.add("squeue", "".join(lines))
-    by_block(path, "--small-first")
-    (call,) = sbatch.read_text().splitlines()
-    (jobs,) = re.findall(r"afterok:([\d:]+) ", call)
-    assert sorted(jobs.split(":")) == ["17", "18", "19"]
-
-
 def test_the_queue_tells_the_run_at_work_from_those_that_wait(tmp_path: Path) -> None:
     items = in_a_job(tmp_path, running(), WAITS, FAILED)
     at_work, waits, failed = with_queue(items, queue_of(items, "RUNNING"))
