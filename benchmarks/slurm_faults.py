@@ -42,6 +42,8 @@ EPOCHS = 8
 PAUSE_S = (3.0, 15.0)  # between faults
 MENDED_AFTER_S = (1.0, 25.0)  # some nodes are back before SLURM gives them up (10 s), some not
 POLL_S = 1.0
+# Where a node fails in the moment of a job's start, SLURM holds the job until somebody releases it.
+HELD = "launch failed requeued held"
 
 Fault = Callable[[EmulatedSlurm, Entry, random.Random], str]
 
@@ -192,10 +194,10 @@ def play(
         if (mend_at and time.monotonic() > mend_at) or spent:
             faults.mend(cluster)
             mend_at = 0.0
-        if any(
-            item.state not in ("completed", "running", "submitted") or slurm_cli.HELD in item.reason
-            for item in entries
-        ):
+        for item in entries:
+            if HELD in item.reason:
+                cluster.call("scontrol", "release", str(item.job_id))
+        if any(item.state not in ("completed", "running", "submitted") for item in entries):
             _submit(path, tree)
         time.sleep(POLL_S)
 

@@ -9,7 +9,7 @@ from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.script import job_name, may_be_of
-from ddl_tools.launch.slurm.slurm_cli import HELD, RUNNING, EndedJob, Queue, QueuedJob, ended
+from ddl_tools.launch.slurm.slurm_cli import RUNNING, EndedJob, Queue, QueuedJob, ended
 from ddl_tools.records.failures import INTERRUPTIONS, classify
 from ddl_tools.records.ledger import (
     INTERRUPTED,
@@ -135,14 +135,6 @@ def _settle(item: Entry, job: EndedJob | None, begun: bool) -> None:
         return Failure(kind=kind, message=text, category=category)
 
     finish_idle_run(item.directory, item.job_id, cause)
-
-
-def release_held(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
-    """Let the runs start whose job SLURM holds since its start failed; return them."""
-    held = [item for item in entries if (job := queued(item, jobs)) and job.reason == HELD]
-    for job_id in numbers(held):
-        slurm_cli.call("scontrol", "release", job_id)
-    return held
 
 
 def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:

@@ -22,9 +22,6 @@ FINAL = frozenset(
     | {"NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 )
 
-# Where a node fails in the moment of a job's start, SLURM holds the job until somebody releases it.
-HELD = "launch failed requeued held"
-
 
 @dataclass(frozen=True)
 class QueuedJob:

@@ -15,7 +15,7 @@ from ddl_core.files import cannot_write
 from ddl_tools.labels import configuration, labels, plural
 from ddl_tools.launch import preflight
 from ddl_tools.launch.slurm import slurm_cli
-from ddl_tools.launch.slurm.reconcile import queued, reconciled, release_held
+from ddl_tools.launch.slurm.reconcile import queued, reconciled
 from ddl_tools.launch.slurm.script import JobPaths, Options, block_name, job_name, render, requeues
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.launch.slurm.slurm_cli import Queue
@@ -178,8 +178,8 @@ def submit(
 ) -> Iterator[tuple[Entry, str]]:
     """Submit what is left of a study; yield each run with the number of its job.
 
-    `show` is called with what is about to be submitted. Jobs that SLURM holds because their start
-    failed are released, and yielded too. If SLURM refuses a job, those before it are submitted.
+    `show` is called with what is about to be submitted. If SLURM refuses a job, those before it are
+    submitted.
     """
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
@@ -187,8 +187,6 @@ def submit(
         found = ledger(study, tree)
         queue = slurm_cli.queue()  # an error ends this: jobs must not be submitted twice
         entries = reconciled(found, queue)
-        for item in release_held(entries, queue):
-            yield item, str(item.job_id)
         plan = prepare(entries, site, options, queue, choice)
         show(plan)
         todo = [item for job in plan.jobs for item in job.entries]

@@ -151,18 +151,23 @@ def test_what_is_complete_running_or_queued_is_never_submitted(
     assert slurm.calls("sbatch") == [f"--parsable {RunFiles(failed.directory).script}"]
 
 
-def test_a_job_whose_start_failed_is_released(tmp_path: Path, slurm: StandIns) -> None:
+def test_a_job_that_slurm_holds_is_shown_and_can_be_cancelled(
+    tmp_path: Path, slurm: StandIns
+) -> None:
     path, _ = two_runs(tmp_path)
     held, waiting = plan(Study.load(path), results())
     change(held, status="failed", job_id="1", error=Failure(kind="Interrupted", message="x"))
     change(waiting, status="submitted", job_id="2")
     lines = [f"1|ddl-{held.spec.run_id}|PENDING|launch failed requeued held"]
-    lines += [f"2|ddl-{waiting.spec.run_id}|PENDING|JobHeldUser"]  # not ours to release
+    lines += [f"2|ddl-{waiting.spec.run_id}|PENDING|JobHeldUser"]
     slurm.add("squeue", "\n".join(lines) + "\n")
-    done = submitted(path)
-    assert slurm.calls("scontrol") == ["release 1"]
-    assert slurm.calls("sbatch") == []
-    assert f"1  {held.spec.run_id}\n" in done.output
+    submitted(path)
+    assert slurm.calls("sbatch") == slurm.calls("scontrol") == []
+    shown = ddl("study", "status", path).output
+    assert "launch failed requeued held" in shown
+    assert "JobHeldUser" in shown
+    ddl("study", "cancel", path, status=0)
+    assert slurm.calls("scancel") == ["1 2"]
 
 
 @pytest.mark.parametrize("program", ["squeue", "sbatch"])
