@@ -8,7 +8,7 @@ from ddl_core.config import RunSpec
 from ddl_tools.labels import plural
 from ddl_tools.launch.slurm.script import requeues
 from ddl_tools.launch.slurm.site import Site, clock
-from ddl_tools.launch.slurm.submit import Job, by_configuration, show_costs
+from ddl_tools.launch.slurm.submit import Job, show_costs
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling import measured, paper
@@ -70,7 +70,7 @@ def show(
     tree: Tree,
     images: Mapping[str, int] | None = None,
 ) -> tuple[str, str | None]:
-    """Return expected times with the table of costs, and a warning of time limits below them.
+    """Return the table of costs, with a column of expected ones, and a warning of time limits.
 
     Parameters
     ----------
@@ -87,26 +87,10 @@ def show(
     """
     specs = [item.spec for item in entries]
     expected = expected_times(specs, site_name, site, tree, images)
-    lines = [*show_times(entries, expected), show_costs(entries, jobs, expected)]
-    return "\n".join(lines), too_long(jobs, expected, site)
-
-
-def show_times(entries: list[Entry], expected: Mapping[str, Expected]) -> list[str]:
-    """Return what a run of each configuration takes by its nodes, and where this is known from."""
-    times: dict[str, list[str]] = {}
-    for name, items in by_configuration(entries).items():
-        own = {item.spec.nodes: expected.get(item.spec.run_id) for item in items}
-        parts = [f"{digits(one.hours)} h on {nodes}" for nodes, one in sorted(own.items()) if one]
-        times.setdefault(", ".join(parts), []).append(name)
-    lines = [f"  {'; '.join(names)}: {text}" for text, names in times.items() if text]
-    if not lines:
-        return []
     sources = dict.fromkeys(one.source for one in expected.values())
-    return [
-        "expected time of a run by its nodes, without start, evaluation and checkpoints:",
-        *lines,
-        *(f"  rates of {source}" for source in sources),
-    ]
+    lines = [f"expected: rates of {source}" for source in sources]
+    table = show_costs(entries, jobs, expected)
+    return "\n".join([*lines, table]), too_long(jobs, expected, site)
 
 
 def too_long(jobs: list[Job], expected: Mapping[str, Expected], site: Site) -> str | None:
