@@ -29,7 +29,6 @@ SEED = 20261124
 ARMS = 15
 DESIGNS = ((3, 7), (4, 2), (5, 3))  # starts, and counted rounds in each
 ONE_START = 17  # rounds, of the laptop study when it had one start
-SIZES = (1, 2, 4, 8)
 STUDIES = 500
 PAIR_SD = 0.06
 START_SD = 0.025
@@ -126,25 +125,6 @@ def summary(studies: Sequence[Sequence[Estimate]]) -> dict[str, float]:
     }
 
 
-def false_contradictions(
-    generator: np.random.Generator, starts: int, rounds: int, sizes: int, claims: int = 4 * STUDIES
-) -> float:
-    """Return how often a claim "greater" over some sizes is contradicted, all arms being equal.
-
-    Every size has starts of its own, of four arms, and two of these are compared.
-    """
-
-    def contradicted() -> bool:
-        studies = [
-            over_starts([start(generator, rounds, arms=4) for _ in range(starts)])[0]
-            for _ in range(sizes)
-        ]
-        p = [min(1.0, 2 * estimates.p_less(one)) for one in studies]
-        return min(estimates.holm(p)) <= estimates.ALPHA
-
-    return float(np.mean([contradicted() for _ in range(claims)]))
-
-
 def simulate() -> dict[str, object]:
     """Return all shares, each with its own stream of random numbers."""
     streams = iter(np.random.default_rng(SEED).spawn(1000))
@@ -165,19 +145,13 @@ def simulate() -> dict[str, object]:
             {"rounds": ONE_START, **machine} | coverage_of_one_start(next(streams), **machine)
             for machine in machines
         ],
-        "false_contradictions": [
-            {"starts": n, "rounds": rounds, "sizes": sizes}
-            | {"contradicted": false_contradictions(next(streams), n, rounds, sizes)}
-            for n, rounds in DESIGNS[1:]
-            for sizes in SIZES
-        ],
     }
 
 
 def measure() -> dict[str, object]:
     """Simulate and print."""
     result = simulate()
-    for name in ("over_starts", "one_start", "false_contradictions"):
+    for name in ("over_starts", "one_start"):
         print(name)
         for cell in result[name]:  # type: ignore[attr-defined]
             print("  ", ", ".join(f"{key} {value:.3g}" if isinstance(value, float) else

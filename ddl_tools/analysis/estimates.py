@@ -7,7 +7,6 @@ counts how often the intervals cover.
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,17 +99,6 @@ def p_greater(estimate: Estimate, bound: float = 1.0) -> float:
 def p_less(estimate: Estimate, bound: float = 1.0) -> float:
     """Return the one-sided p of "the ratio is `bound` or more"; 1 without an interval."""
     return _p_above(math.log(bound) - estimate.log_mean, estimate)
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Return p values adjusted for being one family (Holm 1979, Scand. J. Statist. 6, 65-70).
-
-    Deciding those at most alpha decides falsely, anywhere in the family, with probability alpha at
-    most, whatever their dependence. In the order given.
-    """
-    order = np.argsort(p)
-    steps = np.minimum(1.0, np.asarray(p, dtype=float)[order] * np.arange(len(p), 0, -1))
-    return list(np.maximum.accumulate(steps)[np.argsort(order)].tolist())
 
 
 def decision(estimate: Estimate, margin: float = MARGIN) -> str:

@@ -13,11 +13,12 @@ import pandas as pd
 from ddl_core.errors import DataError, RecordError
 from ddl_core.registry import title
 from ddl_tools import markdown
-from ddl_tools.analysis import claims, estimates
+from ddl_tools.analysis import estimates
+from ddl_tools.analysis import statements as papers
 from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.confirmation import beside, confirmation
 from ddl_tools.analysis.figures import comparison
-from ddl_tools.analysis.paper import Paper, in_table_2, read_paper
+from ddl_tools.analysis.paper import AACH, Paper, in_table_2, read_paper
 from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.ratio_answers import unconfirmed
 from ddl_tools.analysis.result_page import PAGE, commits, link, machines, shared_settings
@@ -45,6 +46,7 @@ PAGES = {
     "results": README,
     "ratios": RESULT_PAGES / "ratios.md",
     "statements": RESULT_PAGES / "statements.md",
+    "related": RESULT_PAGES / "related-papers.md",
     "hardware": RESULT_PAGES / "reproducibility.md",
     "confirmation": RESULT_PAGES / "reproducibility.md",
     "table_2": RESULT_PAGES / "paper.md",
@@ -68,13 +70,17 @@ def texts(tree: Tree) -> dict[str, str]:
     lines = comparison.sentences(_points(tree, HEADLINE)) or [
         "no configurations have been interleaved yet"
     ]
-    judged = claims.of_records(tree)
+    paper = read_paper()
+    found = papers.compared(tree, paper)
+    stated, answer = papers.listed(paper, found), papers.answer(paper, found)
+    own = stated["paper"] == AACH
     return {
-        "results": results(tree, judged),
+        "results": results(tree, answer[0]),
         "ratios": "\n".join(["```text", *lines, "```"]),
-        "statements": statements(judged),
+        "statements": f"{' '.join(answer)}\n\n{statements(stated[own])}",
+        "related": statements(stated[~own]),
         "hardware": hardware(tree),
-        "table_2": table_2(read_paper()),
+        "table_2": table_2(paper),
         "confirmation": confirmations(tree),
         "weights": weights(tree),
     }
@@ -98,29 +104,23 @@ def write(tree: Tree) -> None:
 
 
 def statements(table: pd.DataFrame) -> str:
-    """Return judged statements of the paper as Markdown: counts, decided ones, then each line."""
-    counts = claims.summary(table)
-    undecided = table["verdict"] == claims.UNDECIDED
-    verdicts = table["why"].where(undecided, table["verdict"] + ": " + table["why"])
-    related = table["here"].map(lambda here: len(here.split("; ")) if here else 0)
-    decided = [
-        f"- {row['claim']} ({row['place']}): {row['verdict']}, {row['why']}."
-        for row in table[~undecided].to_dict("records")
-    ]
-    parts = [
-        " ".join(claims.answer(table)),
-        markdown.table(["", *counts.columns], [(kind, *counts.loc[kind]) for kind in counts.index]),
-        "\n".join(decided),
-        markdown.table(
-            ["", "statement", "verdict, or why it is undecided", "related comparisons"],
-            zip(table["statement"], table["claim"], verdicts, related, strict=True),
-        ),
-    ]
-    return "\n\n".join(filter(None, parts))
+    """Return statements of papers as Markdown, see `papers.listed`."""
+    heads = {
+        "paper": "paper",
+        "statement": "",
+        "claim": "statement",
+        "here": "here, not on the paper's hardware",
+        "against": "contradicted by the paper itself",
+    }
+    if table["paper"].nunique() == 1:
+        del heads["paper"]
+    if table["against"].eq("").all():
+        del heads["against"]
+    return markdown.table([*heads.values()], table[[*heads]].map(markdown.escape).to_numpy())
 
 
 def table_2(paper: Paper) -> str:
-    """Return the statements on the paper's Table 2, judged by that table alone, as Markdown."""
+    """Return the statements on the paper's Table 2, compared with that table alone, as Markdown."""
     claims_of = paper.claims.drop_duplicates("statement").set_index("statement")["claim"]
     rows = []
     for name, pairs in in_table_2(paper).items():
@@ -164,14 +164,15 @@ def confirmations(tree: Tree) -> str:
     return "\n\n".join([markdown.table(columns, rows), *filter(None, ["\n".join(named)])])
 
 
-def results(tree: Tree, judged: pd.DataFrame) -> str:
+def results(tree: Tree, stated: str) -> str:
     """Return the README's table of results, below a sentence on what is published.
 
     A row has the answer of a figure's points, or numbers from records or from the validation of the
-    communication model. What `tree` has no record of has no row. `judged` is of `claims.judged`.
+    communication model. What `tree` has no record of has no row. `stated` says what the records
+    show of the paper's statements.
     """
     rows = [_answer(tree, *row) for row in _ROWS]
-    rows += [_weights(tree), _prediction(tree), _paper(judged)]
+    rows += [_weights(tree), _prediction(tree), _paper(stated)]
     columns = ["Question", "Result", "Measured with", "Details"]
     return f"{_published(tree)}\n\n{markdown.table(columns, [row for row in rows if row])}"
 
@@ -277,17 +278,9 @@ def _prediction(tree: Tree) -> Row | None:
     )
 
 
-def _paper(judged: pd.DataFrame) -> Row:
-    own = judged[judged["kind"] != "quoted"]
-    many = own["verdict"].value_counts()
-    decided = ", ".join(f"{many.get(word, 0)} {word}" for word in claims.DECIDED)
-    return (
-        "Does the paper hold?",
-        f"of {len(own)} statements: {decided}, {many.get(claims.UNDECIDED, 0)} undecided for want "
-        "of runs under their conditions",
-        "most need many GPUs",
-        "[statements](docs/results/statements.md)",
-    )
+def _paper(stated: str) -> Row:
+    details = "[statements](docs/results/statements.md)"
+    return "Does the paper hold?", stated, "other hardware", details
 
 
 def compare(study: Study, tree: Tree) -> str:

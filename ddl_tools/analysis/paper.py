@@ -27,7 +27,7 @@ _COLUMNS = [
     *["value", "bound", "approx", "printed", "place", "contradiction"],
 ]
 _WHOLE = ("world_size_min", "world_size_max", "world_size", "global_batch_size")
-_REAL = ("value", "stated", "allreduce_percent", "io_percent", "cudnn_percent")
+_REAL = ("value", "allreduce_percent", "io_percent", "cudnn_percent")
 _TYPES = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_REAL, "float64")
 
 
@@ -35,14 +35,17 @@ _TYPES = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_REAL, "float64")
 class Paper:
     """Numbers that Aach et al. 2023 state and quote, what follows from them, and others' numbers.
 
-    ``claims`` are the comparisons that its statements and those of the two related papers make,
-    ``related`` the numbers that these two state. ``published`` are accuracies of others,
+    ``claims`` are its statements and those of the two related papers, ``measured_here`` the ratios
+    of our studies that ask the same, ``table_2`` the comparisons that statements make in its Table
+    2. ``related`` are the numbers that these two state. ``published`` are accuracies of others,
     ``performance`` their throughputs, times and energies.
     """
 
     efficiency: pd.DataFrame
     runtime: pd.DataFrame
     claims: pd.DataFrame
+    measured_here: pd.DataFrame
+    table_2: pd.DataFrame
     derived: pd.DataFrame
     accuracy: pd.DataFrame
     profile: pd.DataFrame
@@ -124,11 +127,9 @@ def in_table_2(paper: Paper) -> dict[str, list[Pair]]:
 
     Numbers of GPUs are compared with the next larger one, loaders and networks at each number.
     """
-    shares = [name for name in paper.profile if name.endswith("_percent")]
-    claims = paper.claims[paper.claims["quantity"].isin(shares)]
     return {
         str(name): [pair for _, row in parts.iterrows() for pair in _pairs(row, paper.profile)]
-        for name, parts in claims.groupby("statement", sort=False)
+        for name, parts in paper.table_2.groupby("statement", sort=False)
     }
 
 
@@ -136,8 +137,6 @@ def _pairs(part: "pd.Series[str]", table: pd.DataFrame) -> Iterator[Pair]:
     compared, others = part["compared"], ["loader", "model", "world_size"]
     others.remove(compared)
     table = table[table["world_size"].between(part["world_size_min"], part["world_size_max"])]
-    for name in ("loader", "model"):
-        table = table if pd.isna(part[name]) else table[table[name] == part[name]]
     wide = table.pivot(index=others, columns=compared, values=part["quantity"])
     sides = [(part["left"], part["right"])]
     if compared == "world_size":

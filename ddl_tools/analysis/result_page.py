@@ -146,9 +146,9 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
     `study` is empty for what only the paper states.
     """
     if not study:
-        verdicts = PROJECT / "docs" / "results" / "statements.md"
+        page = PROJECT / "docs" / "results" / "statements.md"
         text = "These figures show what the paper states and what follows from it. The "
-        text += f"{link('list of statements', verdicts, folder)} compares it with the runs."
+        text += f"{link('list of statements', page, folder)} compares it with the runs."
         return "Numbers of the paper and advice", text
     runs = tables.runs
     table = link(counts(runs), tree.tables / f"{study}.csv", folder)

@@ -80,12 +80,6 @@ def test_what_has_no_logarithm_is_refused(wrong: float) -> None:
         estimates.middle([1.0, wrong])
 
 
-def test_holm_as_by_hand() -> None:
-    assert estimates.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert estimates.holm([0.6, 0.7]) == [1.0, 1.0]
-    assert estimates.holm([]) == []
-
-
 @pytest.mark.parametrize(
     ("ratio", "log_se", "word"),
     [

@@ -31,11 +31,6 @@ def test_names_are_those_of_the_project() -> None:
     assert set(PAPER.related["framework"].dropna()) <= FRAMEWORKS.keys()
     assert set(PAPER.related["strategy"].dropna()) <= STRATEGIES.keys()
     assert set(PAPER.related["model"].str.split(";").explode()) <= MODELS.keys()
-    compared = CLAIMS[CLAIMS["compared"] == "framework"]
-    for side in (*compared["left"], *compared["right"].str.split(";").explode()):
-        library, _, strategy = side.partition(" ")
-        assert library in FRAMEWORKS
-        assert not strategy or library in STRATEGIES[strategy].frameworks
 
 
 def test_every_doubt_is_explained() -> None:
@@ -57,7 +52,7 @@ def test_table_2_confirms_some_statements_about_it_and_not_others() -> None:
         "O26": (42, 45), "O27": (81, 90), "O28": (0, 3), "O29": (3, 3), "O30": (24, 24),
         "O31": (8, 24), "O33": (17, 34), "O34": (30, 34),
     }  # fmt: skip
-    first, *_ = (one for one in found["O26"] if not one.agrees)
-    assert first == ("greater", 36.29, 37.17, "DALI, ResNet101, 64 to 128 GPUs")
+    against = [one for one in found["O26"] if not one.agrees]
+    assert ("greater", 36.29, 37.17, "DALI, ResNet101, 64 to 128 GPUs") in against
     falling = [one.place for one in found["O27"] if not one.agrees]
     assert falling.count("native, ResNet152, 128 to 256 GPUs") == 2  # I/O and computation

@@ -5,13 +5,12 @@ import itertools
 import pandas as pd
 import pytest
 
-from ddl_tools.analysis.claims import judged
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, curve
-from tests.analysis.drawn import OF_RUNS, PAPER, points_of, words
+from tests.analysis.drawn import OF_RUNS, points_of, words
 
 UNKNOWN = {
     "strategy": {"horovod": "manual"},
@@ -47,10 +46,6 @@ def test_unknown_names_are_drawn_and_told(name: str, runs: pd.DataFrame) -> None
     for column in set(SHOWN) & set(points):
         for unknown in set(UNKNOWN[column].values()) & set(points[column]):
             assert unknown in said
-
-
-def test_unknown_names_are_judged(runs: pd.DataFrame) -> None:
-    assert len(judged(runs, PAPER.claims)) > 50
 
 
 def test_looks_without_one_differ_and_do_not_depend_on_the_order() -> None:
