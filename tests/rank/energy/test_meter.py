@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.device import make_clock
-from ddl_tools.rank.energy import Meter
-from ddl_tools.rank.energy_counters import Rapl
+from ddl_tools.rank.energy import Meter, Rapl
 from tests.groups import ThreadGroup, ThreadRank
 from tests.rank.energy import powercap
 

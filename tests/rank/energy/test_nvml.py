@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddl_tools.rank import energy_counters
-from ddl_tools.rank.energy_counters import GpuCounter, GpuPower, Unmeasured
+from ddl_tools.rank import energy
+from ddl_tools.rank.energy import GpuCounter, GpuPower, Unmeasured
 from tests.commands import output
 from tests.rank.energy import powercap
 
@@ -37,7 +37,7 @@ def test_no_driver_or_no_such_gpu_is_a_reason(source) -> None:
 
 def test_power_is_integrated_by_trapezoids(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = iter([(0.0, 100.0), (1.0, 200.0), (3.0, 50.0)])
-    monkeypatch.setattr(energy_counters, "_find", lambda uuid: (None, None))
+    monkeypatch.setattr(energy, "_find", lambda uuid: (None, None))
     monkeypatch.setattr(GpuPower, "_sample", lambda self: next(samples))
     power = GpuPower(UUID)
     assert [power.read(), power.read()] == [150e6, (150 + 250) * 1e6]
@@ -46,8 +46,7 @@ def test_power_is_integrated_by_trapezoids(monkeypatch: pytest.MonkeyPatch) -> N
 ASK = """
 import json, os, sys, time
 from pathlib import Path
-from ddl_tools.rank.energy import Meter
-from ddl_tools.rank.energy_counters import GpuCounter, GpuPower
+from ddl_tools.rank.energy import GpuCounter, GpuPower, Meter
 from ddl_core.config import RunSpec
 from ddl_core.strategies.base import Single
 

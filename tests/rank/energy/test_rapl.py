@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddl_tools.rank.energy_counters import Rapl, Unmeasured
+from ddl_tools.rank.energy import Rapl, Unmeasured
 from tests.rank.energy import powercap
 
 
