@@ -86,11 +86,6 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
     ({"emulated": YES, "strategy": FSDP}, _UNCHECKED, "use another strategy"),
     ({"emulated": YES, "ddp_compression": ["powersgd"]}, _UNCHECKED, "use 'fp16' or 'none'"),
     (
-        {"ddp_static_graph": YES, "accumulation": MANY},
-        "torch's reducer fails in the first step, or stops averaging",
-        "use accumulation = 1, or ddp_static_graph = false",
-    ),
-    (
         {"ddp_compression": ["powersgd"], "precision": ["fp16"]},
         "gradients that overflow once would stay in what it has not sent yet",
         "use precision 'bf16' or 'fp32', or ddp_compression 'fp16'",

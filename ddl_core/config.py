@@ -5,9 +5,17 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from ddl_core import combinations
+from ddl_core import combinations, retired
 from ddl_core.errors import SpecError
 from ddl_core.files import describe
 from ddl_core.registry import check_name
@@ -157,7 +165,6 @@ class RunSpec(BaseModel):
         "1 with buckets of 25, else that of the others",
     )
     ddp_bucket_view: bool = Field(False, description="DDP: gradients as views of the buckets")
-    ddp_static_graph: bool = Field(False, description="DDP: promise that the graph never changes")
     ddp_compression: Literal["none", "fp16", "bf16", "powersgd"] = Field(
         "none", description="DDP: compression of gradients"
     )
@@ -171,9 +178,6 @@ class RunSpec(BaseModel):
         128, description="Horovod: size of the tensor fusion buffer (MiB)"
     )
     horovod_cycle_ms: Size = Field(1, description="Horovod: time between reductions (ms)")
-    horovod_compression: Literal["none", "fp16"] = Field(
-        "none", description="Horovod: compression of gradients"
-    )
     deepspeed_zero_stage: Literal[0, 1, 2, 3] = Field(
         0,
         description="DeepSpeed: ZeRO stage; 1 shards optimiser states, 2 also gradients, 3 "
@@ -220,6 +224,17 @@ class RunSpec(BaseModel):
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of weights, order and augmentation")
     repeat: Count = Field(0, description="index of the repetition; enters every seed")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, fields: Any) -> Any:
+        """Leave out retired fields, as records have them; refuse them at another value."""
+        if not isinstance(fields, dict):
+            return fields
+        for name in retired.SETTINGS.keys() & fields.keys():
+            if fields[name] != retired.SETTINGS[name].value:
+                raise ValueError(retired.refusal(name))
+        return {name: value for name, value in fields.items() if name not in retired.SETTINGS}
 
     @field_validator("framework", "strategy", "loader", "model")
     @classmethod

@@ -20,6 +20,25 @@ NAMES: dict[str, dict[str, Name]] = {
     }
 }
 
+
+class Setting(NamedTuple):
+    """A field of `RunSpec` that a record may have, at one value, and a study may not."""
+
+    value: bool | str  # its default, which every published run has
+    instead: str
+
+
+SETTINGS = {
+    "ddp_static_graph": Setting(False, "leave it out"),
+    "horovod_compression": Setting("none", "leave it out, or use 'ddp' with ddp_compression"),
+}
+
+
+def refusal(name: str) -> str:
+    """Return why a run may not have a retired field, and what to do instead."""
+    return f"{name} is retired: {SETTINGS[name].instead}"
+
+
 # By the class of the record.
 FIELDS: dict[str, tuple[str, ...]] = {"EpochRecord": ("rescued_images",)}
 

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from ddl_core import retired
 from ddl_core.config import LONGEST_NAME, NAME, RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.files import describe, shown, some
@@ -185,6 +186,8 @@ def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
 
 
 def _check_fields(place: str, names: dict[str, Any]) -> None:
+    for name in retired.SETTINGS.keys() & names.keys():
+        raise ValueError(f"{place}: {retired.refusal(name)}")
     known = {*RunSpec.model_fields, GLOBAL_BATCH}
     if unknown := sorted(names.keys() - known):
         raise ValueError(

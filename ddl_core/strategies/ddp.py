@@ -54,7 +54,6 @@ class DDP(ProcessGroup):
             device_ids=devices,
             **self._buckets(),
             gradient_as_bucket_view=spec.ddp_bucket_view,
-            static_graph=spec.ddp_static_graph,
             **_no_buffers(),
         )
         if spec.ddp_compression == "powersgd":

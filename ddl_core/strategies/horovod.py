@@ -21,7 +21,6 @@ from ddl_core.strategies import horovod_setup as horovod
 from ddl_core.strategies.base import Strategy
 
 OPERATIONS = {"sum": hvd.Sum, "min": hvd.Min, "max": hvd.Max}
-COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
 class Horovod(Strategy):
@@ -53,11 +52,10 @@ class Horovod(Strategy):
         spec = self.spec
         _broadcast(model.state_dict())
         self.model = model
-        compression = COMPRESSION[spec.horovod_compression]
         self.optimizer = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
-            compression=InMemoryOrder(compression) if spec.channels_last else compression,
+            compression=InMemoryOrder if spec.channels_last else hvd.Compression.none,
             backward_passes_per_step=spec.backward_passes,
             op=hvd.Average,
         )
@@ -128,26 +126,21 @@ class Horovod(Strategy):
 
 
 class InMemoryOrder:
-    """A compression of gradients of any layout: that of `compressor`, on contiguous views.
+    """What Horovod calls a compression: it sends gradients of any layout, as contiguous views.
 
     Horovod sends contiguous tensors only, and gradients are laid out like their weights.
     """
 
-    def __init__(self, compressor: Any) -> None:
-        self._compressor = compressor
-
-    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, list[int]]:
         """Return what to send, and what `decompress` needs to know."""
         order = _memory_order(tensor)
-        sent, context = self._compressor.compress(tensor.permute(order))
-        return sent, (order, context)
+        return tensor.permute(order), order
 
-    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
+    @staticmethod
+    def decompress(tensor: Tensor, context: list[int]) -> Tensor:
         """Return what has arrived, laid out as the gradient was."""
-        order, inner = context
-        back = [order.index(dimension) for dimension in range(len(order))]
-        arrived: Tensor = self._compressor.decompress(tensor, inner)
-        return arrived.permute(back)
+        return tensor.permute([context.index(dimension) for dimension in range(len(context))])
 
 
 def _memory_order(tensor: Tensor) -> list[int]:

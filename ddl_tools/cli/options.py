@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from ddl_core.config import LONGEST_NAME, RunSpec
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.registry import REGISTRIES
+from ddl_core.retired import SETTINGS, refusal
 from ddl_tools.labels import named
 from ddl_tools.records.agreement import alarm
 from ddl_tools.records.ledger import Entry
@@ -146,24 +147,41 @@ def spec_options(command: Command) -> Command:
     """Add an option for every field of `RunSpec`, in the order of the fields."""
     for name, field in reversed(RunSpec.model_fields.items()):
         command = _option(name, field)(command)
+    for name, setting in SETTINGS.items():
+        command = _refused(name, type(setting.value), refusal(name))(command)
     return command
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
     """Return the option of a field; its limits are checked by `RunSpec`."""
-    flag = f"--{name.replace('_', '-')}"
     text = field.description or name
     text = f"{text[0].upper()}{text[1:]}."
     kind: Any = next((one for one in (bool, int, float) if _holds(field.annotation, one)), str)
-    if kind is bool:
-        flag = f"{flag}/--no-{flag[2:]}"
-    elif name == "model":  # any network of others may be asked for
+    if name == "model":  # any network of others may be asked for
         text += f" Here: {', '.join(sorted(REGISTRIES[name]))}."
     elif name in REGISTRIES:
         kind = click.Choice(sorted(REGISTRIES[name]))
     elif get_origin(field.annotation) is Literal:
         kind = click.Choice(get_args(field.annotation))
-    return click.option(flag, name, type=kind, default=field.default, help=text)
+    return click.option(_flag(name, kind), name, type=kind, default=field.default, help=text)
+
+
+def _flag(name: str, kind: Any) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    return f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+
+
+def _refused(name: str, kind: type, reason: str) -> Callable[[Command], Command]:
+    """Return the hidden option of a field that no command sets, which says why."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value is not None:
+            raise click.UsageError(reason, context)
+
+    flag = _flag(name, kind)
+    return click.option(
+        flag, type=kind, default=None, hidden=True, expose_value=False, callback=refuse
+    )
 
 
 def _holds(annotation: Any, kind: type) -> bool:

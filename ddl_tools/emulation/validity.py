@@ -97,7 +97,7 @@ def sent_bytes(spec: RunSpec, facts: Emulation) -> float:
     ranks = spec.world_size
     if spec.nodes == 1:
         return 0.0
-    halved = "fp16" in (spec.ddp_compression, spec.horovod_compression)
+    halved = spec.ddp_compression == "fp16"
     times = 3 if spec.deepspeed_zero_stage else 2
     return times * (ranks - 1) / ranks * facts.gradient_bytes / (2 if halved else 1)
 

@@ -30,7 +30,6 @@ class HorovodGroup(GradientGroup):
 
     def __init__(self, spec: RunSpec, control: ControlGroup, device: str) -> None:
         self._hvd = import_module(f"horovod.{spec.framework}")
-        self._compression = getattr(self._hvd.Compression, spec.horovod_compression)
         self._settings = _join(self._hvd, spec, control, device)
 
     def describe(self) -> dict[str, Any]:

@@ -103,10 +103,7 @@ class Horovod(HorovodGroup, Single):
     def all_reduce_sum(self, gradients: list[Array]) -> None:
         """Send each gradient as soon as it is there."""
         for number, gradient in enumerate(gradients):
-            sent, context = self._compression.compress(gradient)
-            self._hvd.allreduce_(sent, op=self._hvd.Sum, name=str(number), priority=-number)
-            if sent is not gradient:
-                gradient[:] = self._compression.decompress(sent, context)
+            self._hvd.allreduce_(gradient, op=self._hvd.Sum, name=str(number), priority=-number)
 
 
 def _start(role: str) -> "subprocess.Popen[bytes]":

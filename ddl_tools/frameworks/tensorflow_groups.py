@@ -90,9 +90,7 @@ class Horovod(HorovodGroup, Single):
     def all_reduce_mean(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the mean over ranks of each gradient, each sent as soon as it is there."""
         return [
-            self._hvd.allreduce(
-                gradient, op=self._hvd.Average, compression=self._compression, name=f"{number}"
-            )
+            self._hvd.allreduce(gradient, op=self._hvd.Average, name=f"{number}")
             for number, gradient in enumerate(gradients)
         ]
 

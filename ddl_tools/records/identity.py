@@ -41,7 +41,7 @@ LENGTH = frozenset({"epochs", "train_images", "discard_steps", "min_steps_per_ep
 # How a strategy cuts and times its messages.
 MESSAGES = frozenset(
     {
-        *("ddp_bucket_mb", "ddp_first_bucket_mb", "ddp_bucket_view", "ddp_static_graph"),
+        *("ddp_bucket_mb", "ddp_first_bucket_mb", "ddp_bucket_view"),
         *("horovod_fusion_mb", "horovod_cycle_ms"),
     }
 )

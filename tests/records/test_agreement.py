@@ -77,7 +77,7 @@ def test_an_alarm_names_what_sets_groups_apart(tmp_path: Path) -> None:
         {"seed": 1},
         {"second_start": True},
         {"gpus_per_node": 1, "accumulation": 2},
-        {"horovod_compression": "fp16"},
+        {"strategy": "ddp", "ddp_compression": "fp16"},
         {"strategy": "deepspeed", "deepspeed_zero_stage": 1},
         {"strategy": "ddp", "ddp_bucket_mb": 1},  # of one framework: it has nobody to agree with
     ],

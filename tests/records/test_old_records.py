@@ -1,16 +1,22 @@
 """Old records stay readable for ever, and stand for what they were measured with."""
 
 import csv
+import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from pydantic import ValidationError
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError, SpecError
+from ddl_core.retired import SETTINGS, refusal
 from ddl_tools.analysis.tables import WITHDRAWN, runs_table, windows_table
+from ddl_tools.cli import main
 from ddl_tools.records.damage import examine
 from ddl_tools.records.ledger import entry, plan, plan_one, put_aside
 from ddl_tools.records.paths import Tree
@@ -38,7 +44,9 @@ def keeps(now: Any, then: Any) -> bool:
 
 def assert_read_as_written(folder: Path) -> None:
     written, epochs = inventory.written(folder)
-    assert keeps(read_record(folder).model_dump(), written), folder
+    read = read_record(folder).model_dump()
+    read["spec"] |= {name: setting.value for name, setting in SETTINGS.items()}
+    assert keeps(read, written), folder
     rows = [row.model_dump() | row.retired for row in read_rows(folder)]
     assert keeps(rows, epochs), folder
 
@@ -100,6 +108,25 @@ def test_numbers_of_the_fed_loaders_are_used_nowhere(kind, results):
 def test_a_new_run_has_no_retired_name(name):
     with pytest.raises(SpecError, match=rf"'{name}' is retired: use 'dali_[cg]pu'"):
         RunSpec.parse({"loader": name})
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_retired_setting_is_read_at_one_value_and_set_by_no_new_run(name, results):
+    words = re.escape(refusal(name))
+    tree, folder = results("native")
+    path = folder / "run.json"
+    record = json.loads(path.read_text())
+    assert record["spec"][name] == SETTINGS[name].value
+    record["spec"][name] = "another"
+    path.write_text(json.dumps(record))
+    with pytest.raises(RecordError, match=words):
+        read_record(folder)
+    with pytest.raises(ValidationError, match=words):
+        Study(name="old", question="?", base={name: SETTINGS[name].value})
+    flag = f"--{name.replace('_', '-')}"
+    value = [] if isinstance(SETTINGS[name].value, bool) else ["another"]
+    asked = CliRunner().invoke(main, ["run", "--results", str(tree.root), flag, *value])
+    assert (asked.exit_code, refusal(name) in asked.output) == (2, True)
 
 
 def study_of(folder: Path, **fields: Any) -> Study:

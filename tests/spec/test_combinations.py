@@ -10,7 +10,6 @@ from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.study import Study
 
 REFUSED = [
-    ("ddp", {"ddp_static_graph": True, "accumulation": 2}, "accumulation = 1"),
     ("ddp", {"accumulation": 6, "micro_batches_per_pass": 4}, "choose a divisor"),
     ("ddp", {"ddp_compression": "bf16", "device": "cpu"}, "'fp16' or 'none'"),
     ("fsdp", {"precision": "fp16"}, "'bf16' or 'fp32'"),

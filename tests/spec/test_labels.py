@@ -64,7 +64,7 @@ def test_data_that_no_file_holds_have_no_format() -> None:
 
 def test_a_strategy_s_settings_are_told_of_its_own_runs() -> None:
     buckets = [RunSpec(strategy="ddp", ddp_bucket_mb=size) for size in (25, 10)]
-    others = [RunSpec(strategy="horovod"), RunSpec(strategy="ddp", ddp_static_graph=True)]
+    others = [RunSpec(strategy="horovod"), RunSpec(strategy="ddp", ddp_bucket_view=True)]
     assert labels([*buckets, others[0]]) == [
         "PyTorch-DDP, bucket 25 MiB", "PyTorch-DDP, bucket 10 MiB", "Horovod",
     ]  # fmt: skip
@@ -72,7 +72,7 @@ def test_a_strategy_s_settings_are_told_of_its_own_runs() -> None:
         "PyTorch-DDP, default settings",
         "PyTorch-DDP, bucket 10 MiB",
         "Horovod",
-        "PyTorch-DDP, static graph",
+        "PyTorch-DDP, bucket view",
     ]
 
 
