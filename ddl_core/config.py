@@ -37,6 +37,9 @@ Size = Annotated[float, Field(gt=0, le=10**6)]
 NAME = r"^[a-z0-9_]+$"  # of a study or a data set: it becomes a folder
 LONGEST_NAME = 100  # characters
 
+STUDY_ONLY = ("second_start",)
+"""Fields of `RunSpec` that a study file alone sets: no option, and no row in the reference."""
+
 
 class RunSpec(BaseModel):
     """One run, completely: two runs with the same `RunSpec` do the same work."""

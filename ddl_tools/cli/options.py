@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from ddl_core.config import LONGEST_NAME, RunSpec
+from ddl_core.config import LONGEST_NAME, STUDY_ONLY, RunSpec
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.registry import REGISTRIES
 from ddl_core.retired import SETTINGS, refusal
@@ -144,11 +144,15 @@ def command_of(spec: RunSpec, directory: Path) -> str:
 
 
 def spec_options(command: Command) -> Command:
-    """Add an option for every field of `RunSpec`, in the order of the fields."""
+    """Add options for the fields of `RunSpec`, in their order; those of others say why not."""
+    refused = [(name, type(setting.value), refusal(name)) for name, setting in SETTINGS.items()]
     for name, field in reversed(RunSpec.model_fields.items()):
-        command = _option(name, field)(command)
-    for name, setting in SETTINGS.items():
-        command = _refused(name, type(setting.value), refusal(name))(command)
+        if name in STUDY_ONLY:
+            refused.append((name, type(field.default), f"{name} is set by a study file alone"))
+        else:
+            command = _option(name, field)(command)
+    for name, kind, reason in refused:
+        command = _refused(name, kind, reason)(command)
     return command
 
 

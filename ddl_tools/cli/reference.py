@@ -12,7 +12,7 @@ import click
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from ddl_core.config import RunSpec
+from ddl_core.config import STUDY_ONLY, RunSpec
 from ddl_core.timing import Spent
 from ddl_tools import markdown
 from ddl_tools.cli import main
@@ -72,6 +72,8 @@ def root() -> click.Context:
 
 def _run_fields() -> Iterator[tuple[str, str, str]]:
     for name, field in RunSpec.model_fields.items():
+        if name in STUDY_ONLY:
+            continue
         default = "null" if field.default is None else str(field.default).lower()
         allowed = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         choices = f": {', '.join(f'`{one}`' for one in allowed)}" if allowed else ""

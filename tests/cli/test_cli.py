@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ddl_core.config import RunSpec
+from ddl_core.config import STUDY_ONLY, RunSpec
 from ddl_core.errors import STOPPED
 from ddl_core.registry import STRATEGIES
 from ddl_tools.cli import main, study
@@ -54,10 +54,16 @@ import ddl_tools.cli
     assert (done.returncode, done.stderr) == (STOPPED, "")
 
 
-def test_a_run_has_an_option_for_every_field() -> None:
+def test_a_run_has_an_option_for_every_field_but_those_of_studies() -> None:
     text = re.sub(r"\s+", " ", ddl("run", "--help").output)
     for name, field in RunSpec.model_fields.items():
-        assert f"--{name.replace('_', '-')}" in text
+        option = f"--{name.replace('_', '-')}"
+        if name in STUDY_ONLY:
+            assert option not in text
+            asked = ddl("run", option, status=2)
+            assert f"{name} is set by a study file alone" in asked.output
+            continue
+        assert option in text
         assert field.description is not None
         assert field.description[1:] in text
 
