@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Settings that other frameworks do not have.
 TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
-    *("precise_bn", "profile_steps", "nsys", "micro_batches_per_pass"),
+    *("precise_bn", "profile_steps", "micro_batches_per_pass"),
 )
 # What an emulated run needs: its compute sleeps, and nothing is learnt.
 EMULATED: dict[str, Any] = {
@@ -27,7 +27,7 @@ EMULATED: dict[str, Any] = {
     "accumulation": 1,
     "precision": "fp32",
     "compile": False,
-    "nsys": False,
+    "prefix": None,
     "profile_steps": 0,
     "eval_every": 0,
 }
@@ -65,7 +65,6 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
     ({"loader": ["synthetic"], "work": ["load"]}, "nothing waits for it", "use another loader"),
     ({"loader": ["dali_gpu"], "device": ["cpu"]}, "it needs a GPU", "use 'dali_cpu'"),
     ({"loader": DALI, "loader_workers": [0]}, "DALI needs at least one thread", "use 1 or more"),
-    ({"profile_steps": ON, "nsys": YES}, "a GPU has one profiler at a time", "leave one out"),
     ({"profile_steps": ON, "work": ["load"]}, "nothing is trained", "leave one out"),
     (
         {"profile_steps": ON, "epochs": [1]},

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -141,7 +142,13 @@ class RunSpec(BaseModel):
         le=100,  # a trace of more takes minutes to write, in which the run seems to hang
         description="profiled steps of the last epoch (0: none)",
     )
-    nsys: bool = Field(False, description="ranks under Nsight Systems; no epoch gives a throughput")
+    prefix: str | None = Field(
+        None,
+        pattern=r"^[ -~]+$",
+        max_length=1000,
+        description="words before the command of each rank, e.g. of a profiler; `{logs}` is the "
+        "folder of logs; no epoch gives a throughput",
+    )
     loader_workers: Count = Field(
         8, description="loader processes of each rank; threads with DALI and outside torch"
     )
@@ -247,6 +254,13 @@ class RunSpec(BaseModel):
         except SpecError as error:
             raise ValueError(str(error)) from None
 
+    @field_validator("prefix")
+    @classmethod
+    def _has_words(cls, text: str | None) -> str | None:
+        if text is not None and not shlex.split(text):
+            raise ValueError("it has no word")
+        return text
+
     @property
     def world_size(self) -> int:
         """Number of ranks."""
@@ -296,8 +310,11 @@ class RunSpec(BaseModel):
         return max(1, -(-self.min_steps_per_epoch * self.global_batch_size // images))
 
     def cold_epochs(self, steps: int) -> int:
-        """Return how many epochs of so many steps do not count after a start: at least one."""
-        return max(1, -(-self.discard_steps // steps))
+        """Return how many epochs of so many steps do not count after a start: at least one.
+
+        With a `prefix` none counts: its program takes time of its own.
+        """
+        return self.epochs if self.prefix else max(1, -(-self.discard_steps // steps))
 
     def due(self, every: int, epoch: int) -> bool:
         """Say whether something is due that is done `every` so many epochs and after the last."""

@@ -31,6 +31,7 @@ class Setting(NamedTuple):
 SETTINGS = {
     "ddp_static_graph": Setting(False, "leave it out"),
     "horovod_compression": Setting("none", "leave it out, or use 'ddp' with ddp_compression"),
+    "nsys": Setting(False, "use prefix, with the words 'nsys profile ...'"),
 }
 
 

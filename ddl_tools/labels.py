@@ -23,6 +23,7 @@ NAMES: dict[str, dict[Any, str]] = {
     "lr_scaling": {"linear": "linear scaling", "sqrt": "square-root scaling"},
     "dali_decode": {"gpu": "", "cpu": "decoding on the CPU"},  # of one loader alone
     "precision": {"torch": "TF32 in convolutions"},
+    "prefix": {None: "no prefix"},
     "emulated": {True: "emulated", False: "measured"},
     "schedule": {
         "step": "step",

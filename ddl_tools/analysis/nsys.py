@@ -25,7 +25,7 @@ def table(paths: Iterable[Path]) -> pd.DataFrame:
     """Return the shares of kernel time in several reports, a line for each kind: `COLUMNS`.
 
     Each of `paths` has what ``nsys stats --report cuda_gpu_kern_sum --format csv`` printed for a
-    rank. Of one in a run's own folder of logs, the table says which run it is. `DataError` if a
+    rank. Of one in a run's own folder, the table says which run it is. `DataError` if a
     file cannot be read, naming it and what is needed.
     """
     rows = [row for path in paths for row in _rows(path)]
@@ -73,9 +73,9 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    """Return which run wrote a report to its ``logs/attempt_*/nsys/``; nothing of other files."""
-    folder = path.resolve().parent
-    if folder.name != "nsys" or not RunFiles(directory := folder.parents[2]).record.exists():
+    """Return in which run's folder a report is; nothing of other files."""
+    above = (one for one in path.resolve().parents if RunFiles(one).record.exists())
+    if (directory := next(above, None)) is None:
         return {}
     record = read_record(directory)
     spec = {name: getattr(record.spec, name) for name in tables.PROFILED}

@@ -59,6 +59,7 @@ def submit_command(
     left alone. --dry-run shows the first script, the maximum node-hours, and what runs are expected
     to take if their rate is known.
     """
+    from ddl_tools.launch.plan_notes import prefixes
     from ddl_tools.launch.slurm import expected
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.reconcile import with_queue
@@ -74,6 +75,8 @@ def submit_command(
                    err=True)  # fmt: skip
 
     def show(plan: "SubmitPlan") -> None:
+        if note := prefixes([item.spec for item in plan.entries]):
+            click.echo(note, err=True)
         _show_plan(plan, names)
         images = check_images(plan.entries, tree, data_dir)
         show_costs(*expected.show(plan.entries, plan.jobs, site_name, site, tree, images))

@@ -106,6 +106,7 @@ def plan_command(
     from ddl_tools.launch.plan_notes import (
         images_not_known,
         networks_not_found,
+        prefixes,
         short_windows,
         without_throughput,
     )
@@ -123,7 +124,7 @@ def plan_command(
     click.echo(counts(entries))
     interleaved = definition.interleave is not None
     discarded = without_throughput(runs, interleaved=interleaved, images=images)
-    notes = short_windows(runs, images), discarded, networks_not_found(runs)
+    notes = short_windows(runs, images), discarded, networks_not_found(runs), prefixes(runs)
     left = pending(entries, retry_failed=True)
     unknown = images_not_known([item.spec for item in left], images)
     _say(*notes, unknown, put_aside(definition.name, tree))
@@ -311,7 +312,7 @@ def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
 def _start(
     name: str, parallel: int, data_dir: Path | None, tree: Tree, dry_run: bool, retry_failed: bool
 ) -> None:
-    from ddl_tools.launch.plan_notes import without_throughput
+    from ddl_tools.launch.plan_notes import prefixes, without_throughput
     from ddl_tools.launch.study import find_study, pending, run_study, summary
 
     definition = find_study(name)
@@ -322,7 +323,8 @@ def _start(
     given = [str(part) for pair in options.items() if pair[1] for part in pair]
     same = shlex.join([name, *given, *results_words(tree)])
     interleaved = definition.interleave is not None
-    _say(without_throughput(definition.expand(), interleaved=interleaved))
+    runs = definition.expand()
+    _say(without_throughput(runs, interleaved=interleaved), prefixes(runs))
     if dry_run:
         entries = ledger(definition, tree)
         todo = pending(entries, retry_failed)

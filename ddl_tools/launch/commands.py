@@ -3,7 +3,7 @@
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,16 +21,6 @@ TASK = """
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
 """
-# Nsight Systems writes its report after the rank has ended. Less than the default stall time-out.
-NSYS_EXIT_GRACE_S = 240.0
-# docs/how-to/profile-a-run.md prints the same.
-NSYS_FLAGS = {
-    "--trace=cuda,nvtx": "kernels and copies of the GPU, and the marks of the training loop",
-    "--sample=none": "no sampling of the CPU: it costs time and needs rights that sites deny",
-    "--cpuctxsw=none": "no switches of threads either, for the same reasons",
-    "--wait=primary": "end with the rank, whatever its loader processes do",
-    "--force-overwrite=true": "a second start of a run replaces what the first has left",
-}
 
 
 @dataclass(frozen=True)
@@ -72,17 +62,14 @@ class Command:
         return f"{self.ranks} x {shlex.join(self.rank)}{nodes}"
 
 
-def command(
-    spec: RunSpec, worker: str, run_dir: Path, logs: Path, before: Sequence[str] = ()
-) -> Command:
+def command(spec: RunSpec, worker: str, run_dir: Path, logs: Path) -> Command:
     """Return what starts the ranks of a run, each a `worker`, a module with `run_dir` as argument.
 
-    Their output goes to ``*/attempt_*/RANK/stderr.log`` in `logs`. The words `before` a rank's own
-    command are those of a profiler.
+    Their output goes to ``*/attempt_*/RANK/stderr.log`` in `logs`.
     """
     interpreters.require(spec.framework, spec.strategy)
     python = str(interpreters.python_of(spec.framework))
-    rank = [*before, python, "-m", worker, str(run_dir)]
+    rank = [*prefix(spec, logs), python, "-m", worker, str(run_dir)]
     if wiring := Wiring.of(spec):
         return Command(tuple(rank), spec.world_size, wiring=wiring)
     allocation = Allocation.current()
@@ -106,30 +93,14 @@ def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Alloca
     return [allocation.srun[0], *size, *allocation.srun[1:], *task]
 
 
-def report_folder(logs: Path) -> Path:
-    """Return where the Nsight Systems reports of an attempt are, one per rank."""
-    return logs / "nsys"
-
-
-def nsys(spec: RunSpec, logs: Path) -> list[str]:
-    """Return the words that run a rank's command under Nsight Systems, none unless asked for.
-
-    Each rank writes ``rank.RANK.nsys-rep``; its launcher sets ``RANK``.
-    """
-    if not spec.nsys:
-        return []
-    if shutil.which("nsys") is None:
+def prefix(spec: RunSpec, logs: Path) -> list[str]:
+    """Return the words before a rank's command; `logs` is the folder of logs of its attempt."""
+    words = [word.replace("{logs}", str(logs)) for word in shlex.split(spec.prefix or "")]
+    if words and shutil.which(words[0]) is None:
         raise NotInstalledError(
-            "nsys = true, but 'nsys' is not on PATH; load the module of Nsight Systems, or leave "
-            "nsys out"
+            f"prefix: {words[0]!r} is not on PATH; load its module, or leave prefix out"
         )
-    return nsys_prefix(logs)
-
-
-def nsys_prefix(logs: Path) -> list[str]:
-    """Return the words before a rank's command: a pure function."""
-    place = str(report_folder(logs)).replace("%", "%%")
-    return ["nsys", "profile", *NSYS_FLAGS, f"--output={place}/rank.%q{{RANK}}"]
+    return words
 
 
 def environment(spec: RunSpec) -> Mapping[str, str]:

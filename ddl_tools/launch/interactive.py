@@ -245,7 +245,7 @@ class Engines:
         for unfit, reason in (
             (spec.framework != "torch", other),
             (spec.emulated, "emulated = true: engines are in no emulated node"),
-            (spec.nsys, "nsys = true: Nsight Systems can only begin with a process"),
+            (spec.prefix, f"prefix = {spec.prefix!r}: engines have begun without it"),
         ):
             if unfit:
                 raise LaunchError(reason, remedy="use ranks.run_ranks or `ddl run` for this run")

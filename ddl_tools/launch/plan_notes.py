@@ -56,6 +56,18 @@ def networks_not_found(runs: list[RunSpec]) -> str | None:
     )
 
 
+def prefixes(runs: list[RunSpec]) -> str | None:
+    """Name the programs that the ranks of some runs start with."""
+    found = [run.prefix for run in runs if run.prefix]
+    if not found:
+        return None
+    programs = "".join(f"\n  {one}" for one in sorted(set(found)))
+    return (
+        f"prefix: {len(found)} of {len(runs)} runs start a program that the study names, with your "
+        f"rights, and have no throughput:{programs}"
+    )
+
+
 def enough_steps(run: RunSpec) -> int:
     """Return the steps of an epoch that is long enough to be measured on GPUs."""
     return -(-ENOUGH_IMAGES // run.local_batch_size)
@@ -83,7 +95,7 @@ def without_throughput(
     for run in runs:
         known = _images_of(run, images)
         steps = 0 if known is None else _steps(run, known)
-        if run.nsys or not steps:  # under nsys no epoch is meant to count
+        if run.prefix or not steps:  # with a prefix no epoch is meant to count
             continue
         discarded = run.cold_epochs(steps)
         if run.epochs - bool(run.profile_steps) - interleaved <= discarded:

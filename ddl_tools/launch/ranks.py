@@ -91,7 +91,7 @@ def run_ranks(
 def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
     """Return what starts the ranks of a run."""
     worker = PROBE_WORKER if spec.work == "probe" else WORKER
-    return commands.command(spec, worker, run_dir, logs, before=commands.nsys(spec, logs))
+    return commands.command(spec, worker, run_dir, logs)
 
 
 def setup_limit_s(spec: RunSpec, stall_timeout: float) -> float:
@@ -132,8 +132,6 @@ def _begin(record: RunRecord, files: RunFiles) -> Path:
 
 def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None:
     """Let processes of their own execute the ranks; see `Execute`."""
-    if spec.nsys:  # else it would write into the node's own temporary folder
-        commands.report_folder(logs).mkdir(parents=True, exist_ok=True)
     _draw_weights(spec, files)
     oom_kills, token = processes.oom_kills(), uuid.uuid4().hex
     with ExitStack() as stack:
@@ -212,7 +210,8 @@ def watch(
     seen, since, progress = _changed(files.progress), time.monotonic(), None
     failed_at = math.inf
     setup_timeout = setup_limit_s(spec, stall_timeout)
-    grace = commands.NSYS_EXIT_GRACE_S if spec.nsys else EXIT_GRACE_S
+    # A profiler writes its report after the rank has ended.
+    grace = stall_timeout if spec.prefix else EXIT_GRACE_S
     while not ended():
         time.sleep(POLL_S)
         latest = _changed(files.progress)

@@ -3,8 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from ddl_core import trainer as core
 from ddl_core.config import RunSpec
 from ddl_core.loop import EpochResult, OnStep, ignore
 from ddl_core.strategies.base import Strategy
-from ddl_core.timing import WINDOW
 from ddl_tools import gpus
 from ddl_tools.processes import compiled
 from ddl_tools.rank.weights import state_sha256, values
@@ -60,8 +58,7 @@ class Trainer(core.Trainer):
 
             with profile:
                 return super().train_epoch(epoch, step, annotate=True)
-        with shown_to_nsys(self.strategy.device, self.spec.nsys and last) as shown:
-            return super().train_epoch(epoch, on_step, annotate=annotate or shown)
+        return super().train_epoch(epoch, on_step, annotate=annotate)
 
     def evaluate(self, on_step: OnStep = ignore) -> EpochResult:
         """Evaluate on every image of the validation set once."""
@@ -157,16 +154,6 @@ def identity(device: torch.device) -> str | None:
     if device.type != "cuda":
         return None
     return str(torch.cuda.get_device_properties(device).uuid)
-
-
-@contextmanager
-def shown_to_nsys(device: torch.device, wanted: bool) -> Iterator[bool]:
-    """Show the block to Nsight Systems if wanted and on a GPU; yield whether it is shown."""
-    if not (wanted and device.type == "cuda"):
-        yield False
-        return
-    with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range(WINDOW):
-        yield True
 
 
 class PeakMemory:

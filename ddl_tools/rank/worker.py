@@ -131,8 +131,6 @@ class Run:
             trainer.profile = self.profiler
         self._describe(train, evaluation.images if evaluation else None)
         warm_from = first_epoch + self._cold_epochs(train)
-        if spec.nsys:
-            warm_from = spec.epochs  # none: a profiler takes time of its own
         for epoch in range(first_epoch, spec.epochs):
             self._epoch(epoch, epoch < warm_from)
             if evaluation and spec.due(spec.eval_every, epoch):

@@ -84,12 +84,12 @@ def trained(tree: Tree, model: str, dataset: str) -> list[Measured]:
 def configurations(runs: Iterable[Measured], tree: Tree) -> list[Configuration]:
     """Return the configurations of some runs of a tree, all `trained` alike.
 
-    Left out are a single process, synthetic data, and runs under a profiler.
+    Left out are a single process and synthetic data.
     """
     groups: dict[str, list[tuple[RunRecord, float]]] = {}
     for record, rate, _ in runs:
         spec = record.spec
-        if spec.strategy == "single" or spec.loader == "synthetic" or spec.nsys:
+        if spec.strategy == "single" or spec.loader == "synthetic":
             continue
         if rate:
             groups.setdefault(key(description(record), SPEED), []).append((record, rate))

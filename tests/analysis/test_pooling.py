@@ -197,7 +197,7 @@ def test_a_run_that_failed_early_has_what_its_study_has(tree: Tree, write: Write
 
 def test_what_differs_is_no_half(tree: Tree, write: Write) -> None:
     """A study for each field: runs and their halves, each half once more with the field changed."""
-    settings = [name for name in FIELDS if name not in ("nsys", "profile_steps")]
+    settings = [name for name in FIELDS if name not in ("prefix", "profile_steps")]
     cases = {field: (changes, about, {}) for field, (changes, about) in CHANGES.items()}
     cases |= {field: ({}, owner(field), {field: another(field)}) for field in settings}
     cases["nodes"] = ({}, {}, {"nodes": 2, "gpus_per_node": 1})  # as many ranks

@@ -110,7 +110,7 @@ def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines
     before = engine_pids(engines)
     unfit: dict[str, dict[str, Any]] = {
         "gpus_per_node = 1, but these engines": {"strategy": "single", "gpus_per_node": 1},
-        "nsys = true.*use ranks.run_ranks": {"nsys": True},
+        "prefix = 'env'.*use ranks.run_ranks": {"prefix": "env"},
         "framework = 'keras'.*use ranks.run_ranks": {"framework": "keras", "strategy": "spmd"},
         "emulated = true.*use ranks.run_ranks": EMULATED,
     }

@@ -29,7 +29,7 @@ def test_a_field_of_emulation_is_refused_elsewhere(field: str) -> None:
         ("accumulation", 4),
         ("precision", "bf16"),
         ("profile_steps", 2),
-        ("nsys", True),
+        ("prefix", "env"),
     ],
 )
 def test_what_cannot_be_emulated_is_refused(field: str, value: object) -> None:

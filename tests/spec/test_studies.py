@@ -196,7 +196,7 @@ def test_windows_from_200_steps_on_are_long_enough(fields: dict, told: str | Non
         ({"epochs": 3, "discard_steps": 9}, "the first 3 do not count"),  # 4 steps an epoch
         ({"epochs": 3, "discard_steps": 8}, None),
         ({"epochs": 3, "discard_steps": 20, "train_images": None}, None),  # nobody knows how many
-        ({"epochs": 3, "discard_steps": 20, "nsys": True}, None),
+        ({"epochs": 3, "discard_steps": 20, "prefix": "env"}, None),
     ],
 )
 def test_a_warm_up_as_long_as_the_run_is_told(fields: dict, told: str | None) -> None:
