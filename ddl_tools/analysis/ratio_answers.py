@@ -37,8 +37,10 @@ def compared(points: pd.DataFrame) -> list[str]:
     """Return the ratios of what differs from the baseline in one factor; else best and worst."""
     found = []
     for _, panel in points[points["ratio"].notna()].groupby("panel", sort=False):
-        base, differs = str(panel["base"].iloc[0]), _differences(panel)
+        base = str(panel["base"][panel["label"] == panel["base"]].iloc[0])
+        differs = _differences(panel)
         others = ~panel["second_start"].fillna(False) & (panel["label"] != base)
+        others &= ~comparison.grown(panel)  # a sentence of their own
         alone = differs[others & (differs.sum(axis=1) == 1)]
         groups = {f"by {name}": panel.loc[alone.index[alone[name]]] for name in alone}
         if alone.empty and others.any():
@@ -99,11 +101,17 @@ def _again(row: Any) -> str:
 def unconfirmed(points: pd.DataFrame) -> list[str]:
     """Return each ratio that a second measurement does not confirm, beside the second one."""
     return [
-        f"{row['label']} {ratio_text(row)} ({comparison.word(row)}), measured again "
+        f"{row['label']} {_ratio_to(row, points)} ({comparison.word(row)}), measured again "
         f"{ratio_text(row, 'again_ratio')} ({comparison.word(row, 'again_')}"
         f"{', intervals do not overlap' if row['disjoint'] else ''})"
         for row in doubtful(points).to_dict("records")
     ]
+
+
+def _ratio_to(row: Any, points: pd.DataFrame) -> str:
+    """Return a ratio, with the baseline unless all of a panel have it."""
+    first = points["label"][points["label"] == points["base"]]
+    return ratio_text(row) + ("" if row["base"] in set(first) else f" of {row['base']}")
 
 
 def nearest(points: pd.DataFrame) -> pd.DataFrame:
@@ -119,4 +127,4 @@ def nearest(points: pd.DataFrame) -> pd.DataFrame:
         else ""
         for row in rows
     ]
-    return table.assign(decision=words, ratio=list(map(ratio_text, rows)), again=again)
+    return table.assign(decision=words, ratio=[_ratio_to(row, points) for row in rows], again=again)

@@ -54,6 +54,7 @@ COMPARISON = typed(
 )  # fmt: skip
 
 REFERENCE = "the reference that the study names"
+NEAREST = "of the same network: the configuration that differs least from the reference"
 FEWEST = "no run of a named reference: the first configuration that changes the fewest settings"
 CONTROL = "control"  # a second start, whose ratio should be 1
 WORDS = {
@@ -73,9 +74,9 @@ def points(
 ) -> pd.DataFrame:
     """Return one row per configuration of each study, best first.
 
-    A panel is a study and, where its runs come from several, a machine with its software. `runs`
-    and `windows` are as `runs_table` and `windows_table` have them, of one study or of several.
-    `study` is the definition of a single study, where it is known.
+    A panel is a study with one network and, where its runs come from several, a machine with its
+    software. `runs` and `windows` are as `runs_table` and `windows_table` have them, of one study
+    or of several. `study` is the definition of a single study, where it is known.
 
     Returns
     -------
@@ -85,7 +86,9 @@ def points(
         and high its 95 % interval. ratio is to the configuration called base, from ``pairs`` of
         windows of one block and round where known; start_ratios are those of each start, cpu_ratio
         is the same per CPU second. base is the reference that the windows name, or else the study;
-        without one, the configuration that changes fewest defaults. decision is what the interval
+        for another network the configuration that differs least from it, and without one that
+        which changes fewest defaults. On more ranks than these have, base is the same configuration
+        on as many, where it was measured. decision is what the interval
         of the ratio says, see `estimates.decision`. growth_ratio is to the same configuration
         on its fewest ranks, growth_from; missing there.
     """
@@ -98,26 +101,30 @@ def points(
         fits = study.interleave.is_reference
         references = {run.run_id for run in study.expand() if fits(run)}
 
+    named = specs(made[made["run_id"].isin(references)].head(1))
+    like = named[0] if named else None
+
     def summary(groups: Groups, firsts: pd.DataFrame) -> list[dict[str, Any]]:
         is_reference = [bool(set(group["run_id"]) & references) for group in groups]
-        base = _base(groups, firsts, is_reference)
-        base_wall, base_cpu = wall.sample(groups[base]), cpu.sample(groups[base])
+        first = _base(groups, firsts, is_reference, like)
+        rule = REFERENCE if is_reference[first] else NEAREST if like else FEWEST
         rows, fewest = [], _on_fewest_ranks(firsts)
         for place, group in enumerate(groups):
-            own = wall.sample(group)
+            base = _same_on_fewer(place, first, firsts)
+            own, base_wall = wall.sample(group), wall.sample(groups[base])
             row = {
                 **own.mean.columns(),
                 "windows": counted(own.windows),
                 "pairs": counted(own.windows.keys() & base_wall.windows.keys()),
                 "base": firsts["label"][base],
-                "base_rule": REFERENCE if is_reference[base] else FEWEST,
+                "base_rule": rule,
                 "start_ratios": listed(_start_ratios(own, base_wall)),
             }
             if place == base:
                 row["ratio"] = 1.0 if len(own.values) else np.nan
             else:
                 row |= _compared(wall.compare(own, base_wall), "ratio", "decision")
-                by_cpu = cpu.ratio(cpu.sample(group).windows, base_cpu.windows)
+                by_cpu = cpu.ratio(cpu.sample(group).windows, cpu.sample(groups[base]).windows)
                 row |= _compared(by_cpu, "cpu_ratio", "cpu_decision") if by_cpu else {}
             if place != fewest[place]:
                 growth = wall.compare(own, wall.sample(groups[fewest[place]]))
@@ -148,8 +155,13 @@ def _compared(ratio: Estimate, name: str, decision: str) -> dict[str, Any]:
     return ratio.columns(name) | {decision: decided}
 
 
-def _base(groups: Groups, firsts: pd.DataFrame, is_reference: Sequence[bool]) -> int:
-    """Return the place of the configuration that all are compared with."""
+def _base(
+    groups: Groups,
+    firsts: pd.DataFrame,
+    is_reference: Sequence[bool],
+    like: dict[str, Any] | None,
+) -> int:
+    """Return the place of the baseline: a reference, or what differs least from its fields."""
     fields = specs(firsts)
     named = style.with_framework_strategy(firsts)["framework_strategy"]
     strategies, loaders = style.strategies(named), style.loaders(firsts["loader"])
@@ -157,9 +169,30 @@ def _base(groups: Groups, firsts: pd.DataFrame, is_reference: Sequence[bool]) ->
     def order(place: int) -> tuple[Any, ...]:
         spec, known = fields[place], groups[place]["value"].notna().any()
         look = strategies.index(named.iloc[place]), loaders.index(spec["loader"])
-        return (not is_reference[place], not known, naming.changes(spec), *look, place)
+        return (not is_reference[place], not known, naming.changes(spec, like), *look, place)
 
     return min(range(len(groups)), key=order)
+
+
+def _same_on_fewer(place: int, base: int, firsts: pd.DataFrame) -> int:
+    """Return the place of the same configuration on the ranks of the baseline, else the baseline.
+
+    A ratio of more ranks then says what these change, and nothing else.
+    """
+    sizes = firsts["world_size"]
+    same = firsts["curve"].eq(firsts["curve"][place]) & sizes.eq(sizes[base])
+    return int(same.idxmax()) if same.any() and sizes[place] > sizes[base] else base
+
+
+def grown(panel: pd.DataFrame) -> "pd.Series[bool]":
+    """Say which rows of a panel are compared with the same configuration on fewer ranks.
+
+    Of a single one, the ratio is that to the baseline of all.
+    """
+    first = panel[panel["label"] == panel["base"]].iloc[0]
+    same = (panel["base"] != first["label"]) | (panel["growth_from"] == first["world_size"])
+    more = panel["world_size"].gt(first["world_size"]) & same.fillna(False)
+    return more & (more.sum() > 1)
 
 
 def _on_fewest_ranks(firsts: pd.DataFrame) -> list[int]:
@@ -188,19 +221,22 @@ def _rounds_left_out(windows: pd.DataFrame) -> dict[str, str]:
 def draw(points: pd.DataFrame) -> Figure:
     """Return the ratio of each configuration to the baseline, that of every start a dot."""
     points = style.with_framework_strategy(points.fillna({"second_start": False}))
+    title, caption = finding(points), _caption(points)
+    points = _in_panels(points)
     looks = style.strategy_looks(points["framework_strategy"])
     cpu = bool(points["cpu_ratio"].notna().any())
     named = handles(style.strategies_named(looks)) if len(looks) > 1 else []
     band = [Patch(color=style.BOUND_COLOUR, label=_BAND)] if len(points) else []
     figure, panels = row_figure(
-        finding(points),
+        title,
         points,
         [*named, *band],
-        _caption(points),
+        caption,
         ["n", "images/s", "ratio", *(["per CPU s"] if cpu else []), ""],
         lambda one: _cells(one.iloc[0], cpu),
         "throughput / throughput of the baseline",
     )
+    drawn, ends = [], []
     for ax, table in panels:
         if table["ratio"].isna().all():
             continue
@@ -209,11 +245,50 @@ def draw(points: pd.DataFrame) -> Figure:
         draw_values(ax, table, looks)
         ax.axvspan(1 / (1 + MARGIN), 1 + MARGIN, color=style.BOUND_COLOUR, linewidth=0, zorder=0)
         ax.axvline(1, **style.IDEAL)
-        low, high = _ends(table, dots)
-        ax.set_xlim(max(low, 0), high)
+        drawn.append((ax, table))
+        ends.append(_ends(table, dots))
+    for ax, table in drawn:  # all panels have one scale
+        ax.set_xlim(max(min(low for low, _ in ends), 0), max(high for _, high in ends))
         mark_cut(ax, table, looks)
         _tick_baseline(ax)
     return figure
+
+
+def _in_panels(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points with a panel of its own for what more ranks change, and shorter labels."""
+    parts = []
+    for name, panel in points.groupby("panel", sort=False):
+        if points["model"].nunique() > 1:
+            network = f", {style.model_name(panel['model'].iloc[0])}"
+            short = [panel[one].str.replace(network, "") for one in ("label", "base")]
+            panel = panel.assign(label=short[0], base=short[1])
+        more = grown(panel)
+        if more.any():
+            first = panel[panel["label"] == panel["base"]].iloc[0]
+            few = plural(first["world_size"], "rank")
+            same = panel[more].assign(panel=f"{name}, relative to {few} of the same configuration")
+            parts.append(same.sort_values("ratio", ascending=False, kind="stable"))
+            panel = panel[~more].assign(panel=f"{name}, relative to {first['label']}")
+        parts.append(panel)
+    return pd.concat(parts) if parts else points
+
+
+def _grown_text(points: pd.DataFrame) -> str:
+    """Return the range of ratios of more ranks, and how many are decided; nothing without any."""
+    more = pd.concat([panel[grown(panel)] for _, panel in points.groupby("panel")])
+    more = more[more["ratio"].notna()]
+    if more.empty:
+        return ""
+    many = captions.counted("", more["world_size"])
+    few = captions.counted("", points["world_size"][points["label"] == points["base"]])
+    higher, lower = (
+        int(more["decision"].eq(one).sum()) for one in (estimates.GREATER, estimates.LESS)
+    )
+    return (
+        f"Throughput on {many} ranks is {captions.span(more['ratio'])} times that on "
+        f"{plural(int(few), 'rank') if few.isdigit() else f'{few} ranks'}: higher in {higher} of "
+        f"{len(more)} configurations, lower in {lower}"
+    )
 
 
 def _tick_baseline(ax: Axes) -> None:
@@ -250,7 +325,10 @@ def finding(points: pd.DataFrame) -> str:
         if known.empty:
             return "No training measured here yet"
         return f"{known['label'].iloc[0]} trains {three_digits(known['value'].iloc[0])} images/s"
+    if text := _grown_text(points):
+        return text
     base = f"{others['base'].iloc[0]}" if others["base"].nunique() == 1 else "the baseline"
+    base += " of their network" if others["model"].nunique() > 1 else ""
     best = others.loc[others["ratio"].idxmax()]
     decided = others["decision"].dropna()
     if decided.empty or len(others) == 1:
@@ -289,7 +367,8 @@ def word(row: Any, stem: str = "") -> str:
 def _caption(points: pd.DataFrame) -> list[str]:
     if points.empty:
         return []
-    bases = points["base"].unique()
+    bases = points["base"][points["label"] == points["base"]].unique()
+    more = any(grown(panel).any() for _, panel in points.groupby("panel"))
     to = "" if points["pairs"].any() else ", relative to the baseline's mean"
     panels = [panel for _, panel in points.groupby("panel")]
     other = sum(not base & one for base, others in map(_commits, panels) for one in others)
@@ -299,7 +378,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
         for text in points["rounds_left_out"].dropna().unique()
     ]
     return [
-        *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 else []),
+        *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 and not more else []),
         *captions.provenance(points, f"the ratio; dots: starts{to}"),
         *(["Ratios within each commit."] if any(map(within_commits, panels)) else []),
         *([f"Without a common commit: {plural(other, 'ratio')}."] if other else []),
@@ -331,7 +410,8 @@ def sentences(points: pd.DataFrame) -> list[str]:
     """
     lines: list[str] = []
     for name, panel in points.groupby("panel", sort=False):
-        others, first = panel[panel["label"] != panel["base"]], panel.iloc[0]
+        others = panel[panel["label"] != panel["base"]]
+        first = panel[panel["label"] == panel["base"]].iloc[0]
         interleaved = panel["windows"].any()
         if not interleaved and others["ratio"].isna().all():
             continue
@@ -347,6 +427,7 @@ def sentences(points: pd.DataFrame) -> list[str]:
         )
         for row in others.to_dict("records"):
             wall, cpu = (_compared_text(row, stem) for stem in ("", "cpu_"))
+            wall += f", of {row['base']}" if row["base"] != first["label"] else ""
             lines.append(f"  {row['label']}: {wall}" + (f"; per CPU second {cpu}" if cpu else ""))
     return lines
 

@@ -94,16 +94,17 @@ def common(firsts: pd.DataFrame, fields: Sequence[str] = _COMMON) -> str:
     )
 
 
-def changes(spec: dict[str, Any]) -> int:
-    """Return how many fields of a run differ from their default."""
-    about = RunSpec.model_fields
-    return sum(about[name].default != value for name, value in spec.items() if name not in REPEATS)
+def changes(spec: dict[str, Any], other: dict[str, Any] | None = None) -> int:
+    """Return how many fields of a run differ from those of another one, or from their default."""
+    default = {name: about.default for name, about in RunSpec.model_fields.items()}
+    than = other or default
+    return sum(than[name] != value for name, value in spec.items() if name not in REPEATS)
 
 
 def place_texts(firsts: pd.DataFrame) -> list[str]:
-    """Return what each of some places is called: what differs between them.
+    """Return what each of some places with a network is called: what differs between them.
 
-    `firsts` is one run of each place.
+    `firsts` is one run of each.
     """
     named = ["hardware"] if firsts["hardware"].nunique() > 1 else []
     alike = firsts.groupby("hardware")  # which names machine and cores, except for a GPU
@@ -113,6 +114,9 @@ def place_texts(firsts: pd.DataFrame) -> list[str]:
     for place in firsts[PLACE].to_dict("records"):
         place["software"] = software.get(place["software"])
         texts.append(", ".join(_place_text(name, place[name]) for name in named))
+    if firsts["model"].nunique() > 1:
+        models = (phrase("model", model) for model in firsts["model"])
+        texts = [", ".join(filter(None, pair)) for pair in zip(texts, models, strict=True)]
     return texts
 
 

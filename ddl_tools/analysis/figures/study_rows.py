@@ -28,7 +28,10 @@ def studies(
     summary: Summary,
     columns: dict[str, str],
 ) -> pd.DataFrame:
-    """Return the rows of the configurations of each study, panel by panel."""
+    """Return the rows of the configurations of each study, panel by panel.
+
+    A panel has one network: images and memory of different networks are not comparable.
+    """
     tables = [pd.DataFrame(columns=list(columns))]
     for study, own in made.groupby("study"):
         numbers = numbered(own, ["configuration"])
@@ -41,8 +44,9 @@ def studies(
             left_out=naming.left_out(whole(runs[runs["study"] == study]), own),
             question=question,
         )
-        texts = naming.place_texts(about.drop_duplicates(naming.PLACE))
-        places = about.groupby(naming.PLACE, dropna=False, sort=False)
+        where = [*naming.PLACE, "model"]
+        texts = naming.place_texts(about.drop_duplicates(where))
+        places = about.groupby(where, dropna=False, sort=False)
         for text, (_, place) in zip(texts, places, strict=True):
             groups = [group for _, group in place.groupby("configuration", sort=False)]
             firsts = pd.concat([group.head(1) for group in groups], ignore_index=True)

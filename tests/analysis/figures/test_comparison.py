@@ -324,10 +324,48 @@ def test_the_gain_of_more_ranks_is_that_of_each_configuration_itself(
     assert (gain["growth_from"], gain["growth_decision"]) == (1, "greater")
     assert table.loc["PyTorch-DDP, 2 ranks", "growth_decision"] == "less"
     assert table.filter(like=", 1 rank", axis=0)["growth_ratio"].isna().all()
+    on_two = table.filter(like=", 2 ranks", axis=0)
+    assert on_two["ratio"].to_dict() == on_two["growth_ratio"].to_dict()
+    assert gain["base"] == "Horovod, 1 rank"
+    assert table.loc["Horovod, 1 rank", "base"] == "PyTorch-DDP, 1 rank"
+    figure = comparison.draw(points(tree))
+    assert [ax.get_title(loc="left") for ax in figure.axes] == [
+        "(a) relative to 1 rank of the same configuration",
+        "(b) relative to PyTorch-DDP, 1 rank",
+    ]
+    assert rows(figure) == [*on_two.index[::-1], "PyTorch-DDP, 1 rank", "Horovod, 1 rank"]
+    assert title_of(figure) == (
+        "Throughput on 2 ranks is 0.90 to 1.50 times that on 1 rank: higher in 1 of 2 "
+        "configurations, lower in 1"
+    )
+    lines = comparison.sentences(points(tree))
+    assert any("Horovod, 2 ranks: 1.50 [" in one and "of Horovod, 1 rank" in one for one in lines)
     said = ANSWERS["comparison"].sentences(points(tree))[-1]
     first, second = said.split(": ")[1].split("; ")
     assert first.startswith("Horovod 1.50 [")
     assert second.startswith("PyTorch-DDP 0.90 [")
+
+
+def test_networks_are_compared_with_themselves(tree: Tree, make_run: MakeRun) -> None:
+    """The baseline of another network is what differs least from the reference."""
+    reference = REFERENCE | {"model": "resnet50", "local_batch_size": 32}
+    for place, (model, batch) in enumerate(itertools.product(("resnet50", "alexnet"), (32, 16))):
+        fields = reference | {"model": model, "local_batch_size": batch}
+        wall_s = DRIFT * (1 + place)
+        in_blocks(make_run, fields, list(wall_s), place=place, reference=reference)
+    table = points(tree).set_index("label")
+    assert table["panel"].nunique() == 2
+    assert table["base"].to_dict() == {
+        f"{model}, batch {batch}": f"{model}, batch 32"
+        for model, batch in itertools.product(("ResNet50", "AlexNet"), (32, 16))
+    }
+    assert table.loc["AlexNet, batch 16", "ratio"] == pytest.approx(3 / 4)
+    figure = comparison.draw(points(tree))
+    titles = {ax.get_title(loc="left").split()[-1] for ax in figure.axes}
+    assert titles == {"ResNet50", "AlexNet"}
+    assert rows(figure) == 2 * ["batch 32", "batch 16"]
+    assert len({ax.get_xlim() for ax in figure.axes}) == 1
+    assert "0 of 2 configurations are faster than the baseline of their network" in title_of(figure)
 
 
 def test_dots_are_the_ratios_that_the_interval_is_of(tree: Tree, interleaved: MakeRun) -> None:
