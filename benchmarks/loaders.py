@@ -1,15 +1,20 @@
 """What each loader could deliver per core, against alternatives and against decoding alone.
 
     python -m benchmarks.loaders [DIR]
+    python -m benchmarks.loaders [DIR] --device cuda [--minutes N]
 
 DIR is an image folder, such as that of `ddl data sample`. One thread each, files in memory, 224
 pixels, views of training. All candidates are interleaved, each on the same images in new views.
 Tiny images have 32 pixels, views of 16, and 8 threads: what limits them is Python, if it limits
 anything. About a quarter of an hour.
+
+With --device, only `dali_gpu` (cuda; it decodes on the GPU) or `dali_cpu` (cpu) is compared, with
+DALI's own pipeline of the same graph; it is a part of `make gpu`, and on the CPU its rehearsal.
 """
 
+import argparse
 import shutil
-import sys
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,12 +42,20 @@ from ddl_core.models import torchvision
 from ddl_tools.datasets.bench import exhaust, open_loader, stages
 from ddl_tools.datasets.convert import plan_conversion
 from ddl_tools.records.paths import results
+from ddl_tools.records.provenance import available_cores
 
 MINUTES = 12
 BATCH, BATCHES, SIZE = 64, 6, 224
 QUIET_S, LOOK_S = 0.1, 0.01
 IMAGES = BATCH * BATCHES
 STAGES_IMAGES = 256
+# With --device: an epoch is a second or two on a GPU; the CPU is a rehearsal.
+ON_DEVICE: dict[str, dict[str, Any]] = {
+    "cuda": {"local_batch_size": 256, "min_steps_per_epoch": 20},
+    "cpu": {"local_batch_size": 16, "image_size": 64},
+}
+ROUNDS = {"cuda": 8, "cpu": 2}  # at least
+FORMS = ("folder", "tfrecord")
 
 # (candidate, baseline, target): candidate / baseline should reach the target.
 RATIOS = [
@@ -105,7 +118,8 @@ class Epochs:
             "checkpoint_every": 0,
         }
         self.spec = RunSpec(**{**values, **fields})
-        self.loader = open_loader(self.spec, data)
+        self.device = torch.device(self.spec.device if self.spec.device == "cuda" else "cpu")
+        self.loader = open_loader(self.spec, data, self.device)
         self._numbers = count()
 
     def prepare(self) -> None:
@@ -115,6 +129,13 @@ class Epochs:
     def __call__(self) -> None:
         """Load an epoch."""
         exhaust(self.loader)
+        _wait(self.device)
+
+
+def _wait(device: torch.device) -> None:
+    """Wait until a GPU is done, also with what DALI prefetches there."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def naming(data: Path) -> Callable[[], None]:
@@ -150,17 +171,17 @@ def reference(data: Path) -> Callable[[], None]:
     return lambda: exhaust(loader)
 
 
-def shuffling(form: str, data: Path, **fields: Any) -> Callable[[], None]:
-    """Return the pipeline of `dali_cpu` where DALI's reader shuffles, as NVIDIA's example has it.
+def shuffling(form: str, data: Path, name: str = "dali_cpu", **fields: Any) -> Callable[[], None]:
+    """Return the pipeline of a loader where DALI's reader shuffles, as NVIDIA's example has it.
 
-    It goes on from epoch to epoch, and hands its batches over as `dali_cpu` does.
+    It goes on from epoch to epoch, and hands its batches over as our loader does.
     """
-    ours = Epochs("dali_cpu", form, data, **fields)
+    ours = Epochs(name, form, data, **fields)
     loader, spec = ours.loader, ours.spec
     assert isinstance(loader, Dali)
     pipeline = Pipeline(
-        batch_size=BATCH, num_threads=spec.loader_workers, device_id=None, seed=1,
-        prefetch_queue_depth=spec.loader_prefetch,
+        batch_size=spec.local_batch_size, num_threads=spec.loader_workers, seed=1,
+        device_id=loader._device_id, prefetch_queue_depth=spec.loader_prefetch,
     )  # fmt: skip
     with pipeline:
         if form == "folder":
@@ -184,8 +205,10 @@ def shuffling(form: str, data: Path, **fields: Any) -> Callable[[], None]:
     def epoch() -> None:
         for _ in range(len(loader)):
             images, labels = pipeline.run()
-            torch.from_numpy(np.asarray(images.as_tensor()))
-            torch.from_numpy(np.array(labels.as_tensor()).ravel().astype(np.int64))
+            loader._pixels(images)
+            numbers = np.array(labels.as_tensor()).ravel().astype(np.int64)
+            torch.from_numpy(numbers).to(ours.device, non_blocking=True)
+        _wait(ours.device)
 
     return epoch
 
@@ -264,10 +287,34 @@ def measured(data: Path, small: Path) -> Windows:
     return interleave(works, MINUTES, until_quiet)
 
 
-def measure() -> dict[str, Any]:
+def on_device(data: Path, device: str, minutes: float) -> dict[str, Any]:
+    """Compare our DALI loader of a device with DALI's own pipeline of the same graph; print it.
+
+    On a GPU both decode there ("mixed").
+    """
+    ours, own = f"dali_{'gpu' if device == 'cuda' else 'cpu'}", "DALI shuffling"
+    workers = max(1, available_cores() - 2)  # of 16 cores 14, as in the study one_gpu_loaders
+    fields = {"device": device, "loader_workers": workers, **ON_DEVICE[device]}
+    with tempfile.TemporaryDirectory() as folder:
+        some = chosen(data, Path(folder))
+        works: dict[str, Callable[[], None]] = {}
+        for form in FORMS:
+            works[f"{ours}, {form}"] = epochs = Epochs(ours, form, some, **fields)
+            works[f"{own}, {form}"] = shuffling(form, some, ours, **fields)
+        took = interleave(works, minutes, until_quiet, ROUNDS[device])
+    images = epochs.spec.local_batch_size * len(epochs.loader)
+    for name, windows in took.items():
+        middle = statistics.median(one.wall for one in windows)
+        print(f"{name:26}{images / middle:>9.0f} images/s")
+    rows = [ratio(took, f"{ours}, {form}", f"{own}, {form}") for form in FORMS]
+    for row in rows:
+        print(say(row))
+    return {"ratios": rows, "images": images, "workers": workers, "windows_s": seconds(took)}
+
+
+def measure(data: Path) -> dict[str, Any]:
     """Measure and print."""
     torch.set_num_threads(1)
-    data = Path(sys.argv[1]) if len(sys.argv) > 1 else results().dataset("sample")
     with tempfile.TemporaryDirectory() as folder:
         some = chosen(data, Path(folder) / "some")
         took = measured(some, tiny(some, Path(folder) / "tiny"))
@@ -291,5 +338,19 @@ def measure() -> dict[str, Any]:
     }
 
 
+def main() -> None:
+    """Read the command line, and measure."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loaders")
+    parser.add_argument("data", type=Path, nargs="?", default=results().dataset("sample"))
+    parser.add_argument("--device", choices=list(ON_DEVICE))
+    parser.add_argument("--minutes", type=float, default=2, help="with --device")
+    asked = parser.parse_args()
+    if asked.device:
+        name = f"loaders_{asked.device}"
+        stored(name, lambda: on_device(asked.data, asked.device, asked.minutes))
+    else:
+        stored("loaders", lambda: measure(asked.data))
+
+
 if __name__ == "__main__":
-    stored("loaders", measure)
+    main()

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from ddl_core.config import RunSpec
 from ddl_core.timing import Clock
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.archive import publish_file
-from ddl_tools.records.ledger import plan
+from ddl_tools.records.ledger import plan, write_study
 from ddl_tools.records.paths import PROJECT, Tree
-from tests.commands import output
+from ddl_tools.study import Study
+from tests.commands import output, run
+from tests.pictures import write_pictures
 
 SCOPES = (ast.FunctionDef, ast.ClassDef)
 
@@ -120,13 +123,62 @@ def test_the_cost_of_each_part_includes_compilation(tmp_path: Path) -> None:
     one_gpu = rows["one_gpu"]
     assert (one_gpu.runs, one_gpu.compiled) == (15, 3)  # five configurations, three starts
     assert one_gpu.needed == pytest.approx((15 * 40 + 3 * 80) / 60)
-    assert one_gpu.most == pytest.approx(0.22 * 30)
+    assert one_gpu.most == pytest.approx(campaign.PARTS["one_gpu"] * 30)
     assert rows["checks"].needed is None
-    text = costs.table([*rows.values()])
+    text = costs.table([*rows.values()], "cuda")
     total = re.search(r"^in all +(\d+) +(\d+) +([\d.]+) +([\d.]+)$", text, re.MULTILINE)
     assert total
     assert int(total[1]) == sum(row.runs or 0 for row in rows.values())
     assert float(total[4]) == pytest.approx(30, abs=0.2)
+
+
+def test_parts_that_do_not_fit_are_named_with_what_they_need(tmp_path: Path) -> None:
+    parts = ["checks", "gpu_smoke", "one_gpu"]
+    limits = costs.limits(campaign.SHARES, parts, 30, "cuda")
+    text = campaign.cost(limits, Tree(tmp_path), "cuda")
+    (line,) = re.findall("^Not all runs fit: (.*)$", text, re.MULTILINE)
+    assert "one_gpu (needs 14.0 min)" in line
+    assert "gpu_smoke" not in line
+    assert re.search(r"^Only when named: accuracy \(needs 36.0 min\)", text, re.MULTILINE)
+
+
+def test_all_parts_are_made_but_those_that_have_to_be_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(campaign.gpus, "count", lambda: 1)
+    assert set(campaign.default_parts("cuda")) == {*campaign.PARTS} - {"two_gpus"}
+    assert "accuracy" not in campaign.default_parts("cuda")
+    assert overhead.PAIRS["cuda"] >= 8
+    assert find_study("one_gpu").repeats >= 3
+
+
+def test_a_part_that_needs_a_gpu_is_not_rehearsed(tmp_path: Path) -> None:
+    done = run(sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "one_gpu")
+    assert done.returncode == 2
+    assert "one_gpu needs a GPU" in done.stderr
+
+
+def test_the_study_of_a_search_goes_into_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path)
+    names = [one.name for one in campaign.studies(tree, "cpu")]  # no images, so no search
+    write_study(Study(name="recommend_x", question="?", base={}, repeats=1), tree)
+    monkeypatch.setattr(campaign, "search", lambda *_: SimpleNamespace(name="recommend_x"))
+    assert [one.name for one in campaign.studies(tree, "cpu")] == [*names, "recommend_x"]
+
+
+def test_our_dali_loader_stands_beside_dalis_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("nvidia.dali")
+    from benchmarks.loaders import on_device
+
+    found = on_device(write_pictures(tmp_path / "images", 64, 8), "cpu", minutes=0)
+    assert [row["n"] for row in found["ratios"]] == [2, 2]
+    text = capsys.readouterr().out
+    assert re.search(r"^dali_cpu, folder +\d+ images/s$", text, re.MULTILINE)
+    assert "dali_cpu, tfrecord / DALI shuffling, tfrecord: " in text
 
 
 def test_a_short_campaign_leaves_time_to_compile() -> None:

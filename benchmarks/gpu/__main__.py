@@ -4,38 +4,53 @@
 
 The cost of each part comes first. The parts come one after the other, each in a process of its
 own: what hangs or crashes costs its own part. Called again, runs that are complete are not made
-again, so a machine that is lent for ten minutes at a time is used in several calls. Neither
-papermill nor any framework is needed: what is missing is named in the report. Where there is no
-.git, say which code it is by DDL_COMMIT.
+again, so a machine that is lent for ten minutes at a time is used in several calls. Sample images
+are made if there are none. Neither papermill nor any framework is needed: what is missing is named
+in the report. Where there is no .git, say which code it is by DDL_COMMIT.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu import costs, report
 from ddl_core.errors import DDLError
 from ddl_tools import gpus
 from ddl_tools.launch import local_ranks, ranks
 from ddl_tools.launch.screen import follow
-from ddl_tools.launch.study import check_data, pending, write_plans
+from ddl_tools.launch.study import check_data, pending, run_study, write_plans
 from ddl_tools.records.archive import pack
-from ddl_tools.records.ledger import ledger
+from ddl_tools.records.ledger import ledger, read_study
 from ddl_tools.records.paths import Tree, results
+from ddl_tools.study import Study
+
+if TYPE_CHECKING:
+    from ddl_tools.recommend.search import Search
 
 # Part -> its share of the time. What matters most comes first.
 PARTS = {
-    "checks": 0.12,
-    "gpu_smoke": 0.2,
-    "one_gpu": 0.22,
+    "checks": 0.1,
+    "gpu_smoke": 0.18,
+    "one_gpu": 0.17,
     "overhead": 0.08,
-    "one_gpu_loaders": 0.3,
-    "two_gpus": 0.08,
+    "one_gpu_loaders": 0.2,
+    "loaders": 0.07,
+    "recommend": 0.15,
+    "two_gpus": 0.05,
 }
-REHEARSED = ("checks", "gpu_smoke", "overhead")  # what a CPU can do in that time
+# Made only when named: part -> why.
+ON_REQUEST = {"accuracy": "its design has to be piloted anew (studies/accuracy.yaml)"}
+SHARES = {**PARTS, **dict.fromkeys(ON_REQUEST, 1.0)}
+REHEARSED = ("checks", "gpu_smoke", "overhead", "loaders")  # what a CPU can do in a few minutes
+ON_CPU = (*REHEARSED, "recommend")
+OF_IMAGES = ("one_gpu_loaders", "loaders", "recommend")
+AT_ONCE = 12  # runs of `accuracy`, which measure no time
 GRACE_S = 30.0
 FILE = "ddl-gpu.zip"
 
@@ -62,6 +77,37 @@ def overhead(asked: argparse.Namespace) -> int:
     return 0
 
 
+def loaders(asked: argparse.Namespace) -> int:
+    """Compare our DALI loader with DALI's own pipeline."""
+    from benchmarks.loaders import on_device
+
+    minutes = 0 if asked.device == "cpu" else asked.minutes / 2  # images are converted before
+    on_device(Tree(asked.results).dataset("sample"), asked.device, minutes)
+    return 0
+
+
+def recommend(asked: argparse.Namespace) -> int:
+    """Search for the fastest configuration; its answer ends the log."""
+    from ddl_tools.recommend.answer import Answer
+
+    found = search(Tree(asked.results), asked.device, asked.minutes)
+    found.run()
+    answer = Answer(found)
+    answer.write()
+    print("\n".join([*([answer.alarm] if answer.alarm else []), *answer.lines]), flush=True)
+    return int(bool(answer.alarm) or found.stopped)
+
+
+def search(tree: Tree, device: str, minutes: float) -> "Search":
+    """Return the search of `ddl recommend` on this machine; on the CPU, of a small network."""
+    from ddl_tools.recommend.candidates import Request
+    from ddl_tools.recommend.search import Search
+
+    small = {"model": "resnet8", "image_size": 64, "workers": (1,)}
+    what: dict[str, Any] = {"model": "resnet50"} if device == "cuda" else small
+    return Search(Request(data_dir=tree.dataset("sample"), minutes=minutes, **what), tree)
+
+
 def study(asked: argparse.Namespace) -> int:
     """Make the runs of a study that are left, as long as there is time; return 1 if one failed."""
     wanted, tree = report.wanted(asked.part, asked.device), Tree(asked.results)
@@ -84,7 +130,29 @@ def study(asked: argparse.Namespace) -> int:
     return int(failed > 0)
 
 
-WORK: dict[str, Callable[[argparse.Namespace], int]] = {"checks": checks, "overhead": overhead}
+def accuracy(asked: argparse.Namespace) -> int:
+    """Make the runs of the study `accuracy` that are left, `AT_ONCE` at a time; 1 if one failed."""
+    wanted, tree = report.wanted(asked.part, asked.device), Tree(asked.results)
+    deadline = time.monotonic() + 60 * asked.minutes
+    todo = [item.spec for item in pending(ledger(wanted, tree))]
+    for first in range(0, len(todo), AT_ONCE):
+        block = todo[first : first + AT_ONCE]
+        took_s = sum(costs.seconds(asked.part, spec) for spec in block)
+        if first and time.monotonic() + took_s > deadline:
+            print(f"no time for {len(todo) - first} runs; call again to go on", flush=True)
+            break
+        only = [spec.run_id for spec in block]
+        run_study(wanted, tree, only=only, parallel=AT_ONCE, progress=False)
+    return int(any(item.state == "failed" for item in ledger(wanted, tree)))
+
+
+WORK: dict[str, Callable[[argparse.Namespace], int]] = {
+    "checks": checks,
+    "overhead": overhead,
+    "loaders": loaders,
+    "recommend": recommend,
+    "accuracy": accuracy,
+}
 
 
 def default_parts(device: str) -> list[str]:
@@ -98,11 +166,13 @@ def campaign(asked: argparse.Namespace) -> int:
     """Make all parts, write the report and the file; return 1 if anything went wrong."""
     folder, tree = asked.results / "gpu", Tree(asked.results)
     parts = asked.parts or default_parts(asked.device)
-    limits = costs.limits(PARTS, parts, asked.minutes, asked.device)
-    print(costs.table(costs.costs(limits, tree, asked.device)), flush=True)
+    limits = costs.limits(SHARES, parts, asked.minutes, asked.device)
+    print(cost(limits, tree, asked.device), flush=True)
     if asked.dry_run:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
+    if any(part in OF_IMAGES for part in parts):
+        make_images(tree)
     status = 0
     for part, minutes in limits.items():
         print(f"== {part}, at most {minutes:.1f} min", flush=True)
@@ -122,12 +192,45 @@ def campaign(asked: argparse.Namespace) -> int:
     return status
 
 
+def cost(limits: Mapping[str, float], tree: Tree, device: str) -> str:
+    """Return what each part costs, and which parts are made only when named."""
+    lines = [costs.table(costs.costs(limits, tree, device), device)]
+    for part, why in ON_REQUEST.items():
+        if device == "cuda" and part not in limits:
+            (row,) = costs.costs({part: 0.0}, tree, device)
+            lines.append(f"Only when named: {part} (needs {row.needed:.1f} min); {why}.")
+    return "\n".join(lines)
+
+
+def make_images(tree: Tree) -> None:
+    """Make the sample images, unless they are there; parts that need them name what is missing."""
+    from ddl_tools.datasets.sample import make_sample
+
+    folder = tree.dataset("sample")
+    if not folder.exists():
+        print(f"making sample images in {folder} (a minute on two cores)", flush=True)
+    try:
+        make_sample(folder)
+    except (DDLError, ImportError) as error:
+        print(f"no sample images: {error}", flush=True)
+
+
+def studies(tree: Tree, device: str) -> list[Study]:
+    """Return all studies that a campaign may have made in a folder of results."""
+    possible = ON_CPU if device == "cpu" else SHARES
+    found = [report.wanted(part, device) for part in possible if report.is_study(part)]
+    with suppress(DDLError, ImportError):  # without images there was no search
+        if searched := read_study(search(tree, device, 1).name, tree):
+            found.append(searched)
+    return found
+
+
 def write_file(path: Path, tree: Tree, device: str, text: str) -> str:
     """Write the completed runs of all studies and the report to one file; say what it is for."""
-    possible = REHEARSED if device == "cpu" else PARTS
-    studies = [report.wanted(part, device) for part in possible if part not in WORK]
     names = [
-        one.name for one in studies if any(item.state == "completed" for item in ledger(one, tree))
+        one.name
+        for one in studies(tree, device)
+        if any(item.state == "completed" for item in ledger(one, tree))
     ]
     if not names:
         return "no file to publish: no run is complete"
@@ -165,15 +268,23 @@ def _child(words: list[str], log: Path, seconds: float) -> int:
 def main() -> int:
     """Read the command line and do it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="only these")
+    parser.add_argument("parts", nargs="*", choices=[[], *SHARES], help="only these")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--minutes", type=float, default=30, help="of all parts together")
     parser.add_argument("--results", type=Path, default=results().root)
     parser.add_argument("--dry-run", action="store_true", help="say what it costs; do nothing")
-    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=list(SHARES), help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.device == "cpu":
+        if other := [part for part in asked.parts if part not in ON_CPU]:
+            parser.error(f"{other[0]} needs a GPU; a rehearsal has the parts {', '.join(ON_CPU)}")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # as on a machine without a GPU
     if asked.part:
-        return WORK.get(asked.part, study)(asked)
+        try:
+            return WORK.get(asked.part, study)(asked)
+        except (DDLError, ImportError) as error:
+            print(f"WRONG    {error}", flush=True)
+            return 1
     return campaign(asked)
 
 

@@ -7,14 +7,16 @@ from benchmarks.gpu import report
 from ddl_core.config import RunSpec
 from ddl_tools.launch.study import pending
 from ddl_tools.records.ledger import ledger
-from ddl_tools.records.paths import STUDIES, Tree
+from ddl_tools.records.paths import Tree
 
-# Seconds of a run on an H100, start included, rounded up; of other studies OTHER_S.
-RUN_S = {"gpu_smoke": 6, "two_gpus": 60}
+# Seconds of a run on an H100, start included, rounded up; of other studies OTHER_S. Of `accuracy`
+# it is a twelfth of what twelve at a time took, when crops were still made on the CPU.
+RUN_S = {"gpu_smoke": 6, "two_gpus": 60, "accuracy": 30}
 OTHER_S = 40
 COMPILE_S = 80  # of the first steps of a run with `compile`
-# Minutes that a part needs at least on a GPU, however short the whole is.
-LEAST_MINUTES = {"overhead": 2.5}  # one compilation, and eight pairs of a second each
+# Minutes that a part needs at least on a GPU, however short the whole is: for one compilation and
+# eight pairs of a second each; for eight rounds of four pipelines; for two configurations.
+LEAST_MINUTES = {"overhead": 2.5, "loaders": 2.0, "recommend": 4.0}
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def costs(most: Mapping[str, float], tree: Tree, device: str) -> list[Cost]:
     """Return the cost of each part."""
     found = []
     for part, minutes in most.items():
-        if not (STUDIES / f"{part}.yaml").exists():
+        if not report.is_study(part):
             found.append(Cost(part, minutes))
             continue
         todo = pending(ledger(report.wanted(part, device), tree))
@@ -57,7 +59,7 @@ def costs(most: Mapping[str, float], tree: Tree, device: str) -> list[Cost]:
     return found
 
 
-def table(rows: Sequence[Cost]) -> str:
+def table(rows: Sequence[Cost], device: str) -> str:
     """Return the costs as text, with the sums and how to read them."""
     names = ("part", "runs", "compiled", "needs (min)", "at most (min)")
     lines = [names, *(_cells(row) for row in rows)]
@@ -69,15 +71,32 @@ def table(rows: Sequence[Cost]) -> str:
         sum(row.most if row.needed is None else row.needed for row in rows),
     )
     lines.append(_cells(total))
+    how = (
+        f"needs: on an H100, with {COMPILE_S} s of compilation in each run that compiles; parts "
+        "without runs count with their limit, compilation included."
+    )
+    if device == "cpu":
+        how = "A rehearsal: small networks, of which nothing follows for a GPU; ends much earlier."
     text = ["  ".join([f"{one[0]:16}", *(f"{cell:>13}" for cell in one[1:])]) for one in lines]
     return "\n".join(
         [
             *text,
-            f"needs: on an H100, with {COMPILE_S} s of compilation in each run that compiles; "
-            "parts without runs count with their limit.",
-            "If the time ends before the runs, call again: complete runs are not repeated.",
+            how,
+            *short(rows),
         ]
     )
+
+
+def short(rows: Sequence[Cost]) -> list[str]:
+    """Return a line that names the parts whose runs need longer than their limit, if any do."""
+    found = [row for row in rows if row.needed and row.needed > row.most]
+    if not found:
+        return []
+    text = ", ".join(f"{row.part} (needs {row.needed:.1f} min)" for row in found)
+    return [
+        f"Not all runs fit: {text}. The first start of each configuration comes first; call again "
+        "for the rest, which repeats no complete run, or give more --minutes."
+    ]
 
 
 def _cells(row: Cost) -> tuple[str, ...]:

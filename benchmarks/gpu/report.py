@@ -13,6 +13,11 @@ from ddl_tools.records.run import read_epochs
 from ddl_tools.study import Study
 
 
+def is_study(part: str) -> bool:
+    """Say whether a part is a study of this name."""
+    return (STUDIES / f"{part}.yaml").exists()
+
+
 def wanted(name: str, device: str) -> Study:
     """Return a study as it is made on a device: on the CPU, a rehearsal under another name."""
     study = find_study(name)
@@ -36,7 +41,7 @@ def write(folder: Path, tree: Tree, parts: list[str], device: str) -> Path:
     sections = [_environment()]
     for part in parts:
         log = folder / f"{part}.log"
-        if (STUDIES / f"{part}.yaml").exists():
+        if is_study(part):
             sections.append(_study(wanted(part, device), tree))
         elif log.exists():
             sections.append(f"## {part}\n\n```\n{log.read_text(encoding='utf-8').strip()}\n```")

@@ -32,9 +32,9 @@ class Rate:
     images_per_core_s: float  # per second of CPU time
 
 
-def open_loader(spec: RunSpec, data_dir: Path) -> FileLoader:
-    """Return the training loader of the only rank, on the CPU."""
-    loader: FileLoader = resolve("loader", spec.loader)(spec, data_dir, "train", 0, 1, CPU)
+def open_loader(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> FileLoader:
+    """Return the training loader of the only rank."""
+    loader: FileLoader = resolve("loader", spec.loader)(spec, data_dir, "train", 0, 1, device)
     return loader
 
 
