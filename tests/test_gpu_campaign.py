@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +14,16 @@ import torch
 from benchmarks.gpu import __main__ as campaign
 from benchmarks.gpu import checks, costs, overhead, report
 from ddl_core.config import RunSpec
+from ddl_core.errors import STOPPED
 from ddl_core.timing import Clock
+from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.archive import publish_file
 from ddl_tools.records.ledger import plan, write_study
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.study import Study
 from tests.commands import output, run
+from tests.launch.running import wait_for
 from tests.pictures import write_pictures
 
 SCOPES = (ast.FunctionDef, ast.ClassDef)
@@ -142,12 +146,10 @@ def test_parts_that_do_not_fit_are_named_with_what_they_need(tmp_path: Path) -> 
     assert re.search(r"^Only when named: accuracy \(needs 36.0 min\)", text, re.MULTILINE)
 
 
-def test_all_parts_are_made_but_those_that_have_to_be_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(campaign.gpus, "count", lambda: 1)
-    assert set(campaign.default_parts("cuda")) == {*campaign.PARTS} - {"two_gpus"}
-    assert "accuracy" not in campaign.default_parts("cuda")
+def test_all_parts_are_made_but_those_that_have_to_be_named() -> None:
+    assert set(campaign.default_parts("cuda", 1)) == {*campaign.PARTS} - {"two_gpus"}
+    assert set(campaign.default_parts("cuda", 4)) == {*campaign.PARTS}
+    assert "accuracy" not in campaign.PARTS
     assert overhead.PAIRS["cuda"] >= 8
     assert find_study("one_gpu").repeats >= 3
 
@@ -201,6 +203,59 @@ def test_without_a_complete_run_there_is_no_file(tmp_path: Path) -> None:
 
 def test_a_bare_loop_stands_beside_ours() -> None:
     assert "train_one_epoch / bare loop: " in overhead.measure("cpu", minutes=0)
+
+
+def test_a_stopped_campaign_reports_what_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign, "_child", stopped)
+    asked = Namespace(results=tmp_path, name="", parts=["checks", "gpu_smoke"], device="cpu")
+    asked.minutes, asked.dry_run = 1, False
+    assert campaign.campaign(asked) == STOPPED
+    assert "26 runs: 26 missing" in (tmp_path / "gpu" / "report.md").read_text()
+
+
+def on_site(folder: Path, *words: Any) -> str:
+    asked = ("--site", "generic", "--minutes", 30, "--results", folder)
+    return output(sys.executable, "-m", "benchmarks.gpu", *asked, *words)
+
+
+def test_a_job_of_a_site_makes_the_campaign(tmp_path: Path, sbatch: Path) -> None:
+    text = on_site(tmp_path, "--dry-run")
+    assert re.search(r"^two_gpus ", text, re.MULTILINE)  # of the site's node, not of this machine
+    assert "cost: at most 0.67 node-hours, one node for 00:40:0" in text
+    assert "-m benchmarks.gpu checks gpu_smoke " in text
+    assert not sbatch.exists()
+    assert "submitted: job 1\n" in on_site(tmp_path)
+    (state,) = (tmp_path / "gpu").glob("*/*.job.json")
+    state.with_name("report.md").write_text("what it found")
+    state.with_name("ddl-gpu.zip").touch()
+    text = on_site(tmp_path)
+    assert "what it found" in text
+    assert f"ddl study publish {state.with_name('ddl-gpu.zip')}" in text
+
+
+def test_a_site_without_gpus_only_rehearses(tmp_path: Path) -> None:
+    words = ("--site", "localtest", "--results", tmp_path, "--dry-run")
+    done = run(sys.executable, "-m", "benchmarks.gpu", *words)
+    assert done.returncode == 1
+    assert "has no GPUs; choose another --site, or rehearse with --device cpu" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("localtest")
+def test_a_job_on_its_node_ends_with_the_report(tmp_path: Path) -> None:
+    asked = ("--site", "localtest", "--device", "cpu", "--results", tmp_path, "overhead")
+    command = (sys.executable, "-m", "benchmarks.gpu", *asked)
+    assert "submitted: job" in output(*command)
+    wait_for(lambda: not slurm_cli.queue(), "the job's end", 240)
+    assert "train_one_epoch / bare loop: " in output(*command)
 
 
 @pytest.mark.slow

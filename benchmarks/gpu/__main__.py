@@ -1,16 +1,21 @@
 """Everything that only a GPU can show, in about half an hour: a report, and a file to publish.
 
     python -m benchmarks.gpu [--device cpu] [--minutes 30] [--results DIR] [--dry-run] [PART ...]
+    python -m benchmarks.gpu --site NAME [--account PROJECT] [--partition NAME] ...
 
 The cost of each part comes first. The parts come one after the other, each in a process of its
 own: what hangs or crashes costs its own part. Called again, runs that are complete are not made
 again, so a machine that is lent for ten minutes at a time is used in several calls. Sample images
 are made if there are none. Neither papermill nor any framework is needed: what is missing is named
 in the report. Where there is no .git, say which code it is by DDL_COMMIT.
+
+With --site, one SLURM job does this on one node. The first call says what it costs and submits it;
+later calls show its state, and then the report.
 """
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,11 +25,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu import costs, report
-from ddl_core.errors import DDLError
+from benchmarks.gpu.site import FILE, SiteCampaign
+from ddl_core.errors import STOPPED, DDLError
 from ddl_tools import gpus
 from ddl_tools.launch import local_ranks, ranks
 from ddl_tools.launch.screen import follow
+from ddl_tools.launch.slurm.script import Options
+from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.study import check_data, pending, run_study, write_plans
+from ddl_tools.processes import stoppable
 from ddl_tools.records.archive import pack
 from ddl_tools.records.ledger import ledger, read_study
 from ddl_tools.records.paths import Tree, results
@@ -52,7 +61,6 @@ ON_CPU = (*REHEARSED, "recommend")
 OF_IMAGES = ("one_gpu_loaders", "loaders", "recommend")
 AT_ONCE = 12  # runs of `accuracy`, which measure no time
 GRACE_S = 30.0
-FILE = "ddl-gpu.zip"
 
 
 def checks(asked: argparse.Namespace) -> int:
@@ -155,31 +163,53 @@ WORK: dict[str, Callable[[argparse.Namespace], int]] = {
 }
 
 
-def default_parts(device: str) -> list[str]:
-    """Return the parts that this machine can do."""
+def default_parts(device: str, number: int) -> list[str]:
+    """Return the parts that a machine with so many GPUs can do."""
     if device == "cpu":
         return list(REHEARSED)
-    return [part for part in PARTS if part != "two_gpus" or gpus.count() > 1]
+    return [part for part in PARTS if part != "two_gpus" or number > 1]
+
+
+def on_site(asked: argparse.Namespace) -> int:
+    """Submit the campaign as a job, or show its state or its report."""
+    tree, options = Tree(asked.results), Options(asked.account, asked.partition)
+    number = find_site(asked.site).gpus_per_node
+    parts = asked.parts or default_parts(asked.device, number)
+    limits = costs.limits(SHARES, parts, asked.minutes, asked.device)
+    words = [*parts, f"--device={asked.device}", f"--minutes={asked.minutes:g}"]
+    table = cost(limits, tree, asked.device)
+    job = SiteCampaign(words, sum(limits.values()), table, tree, asked.site, options)
+    job.check(asked.device)
+    job.proceed(print, asked.max_node_hours, asked.dry_run)
+    return 0
 
 
 def campaign(asked: argparse.Namespace) -> int:
-    """Make all parts, write the report and the file; return 1 if anything went wrong."""
-    folder, tree = asked.results / "gpu", Tree(asked.results)
-    parts = asked.parts or default_parts(asked.device)
+    """Make all parts, write the report and the file; return 1 if anything went wrong.
+
+    Ctrl-C and SIGTERM end the part at work; report and file have what is complete then.
+    """
+    folder, tree = asked.results / "gpu" / asked.name, Tree(asked.results)
+    parts = asked.parts or default_parts(asked.device, gpus.count())
     limits = costs.limits(SHARES, parts, asked.minutes, asked.device)
     print(cost(limits, tree, asked.device), flush=True)
     if asked.dry_run:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    if any(part in OF_IMAGES for part in parts):
-        make_images(tree)
     status = 0
-    for part, minutes in limits.items():
-        print(f"== {part}, at most {minutes:.1f} min", flush=True)
-        words = ["--device", asked.device, "--results", str(asked.results), "--part", part]
-        words += ["--minutes", f"{minutes:.2f}"]
-        ended = _child(words, folder / f"{part}.log", 60 * minutes + GRACE_S)
-        status = max(status, int(ended != 0))
+    try:
+        with stoppable(signal.SIGINT):
+            if any(part in OF_IMAGES for part in parts):
+                make_images(tree)
+            for part, minutes in limits.items():
+                print(f"== {part}, at most {minutes:.1f} min", flush=True)
+                words = ["--device", asked.device, "--results", str(asked.results), "--part", part]
+                words += ["--minutes", f"{minutes:.2f}"]
+                ended = _child(words, folder / f"{part}.log", 60 * minutes + GRACE_S)
+                status = max(status, int(ended != 0))
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on. What is complete:", flush=True)
+        status = STOPPED
     path = report.write(folder, tree, parts, asked.device)
     text = path.read_text(encoding="utf-8")
     print(text)
@@ -252,17 +282,25 @@ def _child(words: list[str], log: Path, seconds: float) -> int:
         )
         try:
             status = process.wait(seconds)
+        except KeyboardInterrupt:
+            _end(process)
+            raise
         except subprocess.TimeoutExpired:
-            process.terminate()  # a run in it is ended cleanly
-            try:
-                process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process)
             kept.write(f"WRONG    not done within {seconds:.0f} s\n")
             status = 1
     print(log.read_text(encoding="utf-8"), flush=True)
     return status
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a part; a run in it is ended cleanly."""
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def main() -> int:
@@ -274,7 +312,15 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=results().root)
     parser.add_argument("--dry-run", action="store_true", help="say what it costs; do nothing")
     parser.add_argument("--part", choices=list(SHARES), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--site", help="make all parts in one SLURM job: a name from slurm/, or a path"
+    )
+    parser.add_argument("--account", help="project that the job is billed to")
+    parser.add_argument("--partition", help="partition of the job")
+    parser.add_argument("--max-node-hours", type=float, default=10, help="limit of the job")
+    parser.add_argument("--as", dest="name", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    asked.results = asked.results.absolute()
     if asked.device == "cpu":
         if other := [part for part in asked.parts if part not in ON_CPU]:
             parser.error(f"{other[0]} needs a GPU; a rehearsal has the parts {', '.join(ON_CPU)}")
@@ -285,7 +331,11 @@ def main() -> int:
         except (DDLError, ImportError) as error:
             print(f"WRONG    {error}", flush=True)
             return 1
-    return campaign(asked)
+    try:
+        return on_site(asked) if asked.site else campaign(asked)
+    except DDLError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
