@@ -343,7 +343,7 @@ def test_each_site_and_each_option_has_a_search_of_its_own(images: Path, tmp_pat
 
 
 def test_a_folder_that_a_script_cannot_name_is_refused(tmp_path: Path) -> None:
-    site = SiteSearch(Request("resnet8", tmp_path), (), results(), "localtest", Options())
-    site.tree = type(results())(tmp_path / "a\nb")
+    tree = type(results())(tmp_path / "a\nb")
+    site = SiteSearch(Request("resnet8", tmp_path), (), tree, "localtest", Options())
     with pytest.raises(SpecError, match="rename that folder"):
         site.script()
