@@ -114,7 +114,11 @@ def test_the_report_names_each_run_and_why_it_is_missing(tmp_path: Path) -> None
     entries = plan(study, tree)
     (tmp_path / "gpu").mkdir()
     (tmp_path / "gpu" / "checks.log").write_text("ok       a_check: seen\n")
-    text = report.write(tmp_path / "gpu", tree, ["checks", "gpu_smoke"], "cpu").read_text()
+    log = f"epoch 1/8\n{report.ANSWER}proven: channels last\n"
+    (tmp_path / "gpu" / "recommend.log").write_text(log)
+    parts = ["checks", "recommend", "gpu_smoke"]
+    text = report.write(tmp_path / "gpu", tree, parts, "cpu").read_text()
+    assert "## recommend\n\n```\nproven: channels last\n```" in text
     assert "a_check: seen" in text
     assert f"{len(entries)} runs: {len(entries)} planned" in text
     assert all(item.spec.run_id in text for item in entries)

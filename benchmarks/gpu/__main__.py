@@ -102,7 +102,8 @@ def recommend(asked: argparse.Namespace) -> int:
     found.run()
     answer = Answer(found)
     answer.write()
-    print("\n".join([*([answer.alarm] if answer.alarm else []), *answer.lines]), flush=True)
+    alarm = [answer.alarm] if answer.alarm else []
+    print(report.ANSWER + "\n".join([*alarm, *answer.lines]), flush=True)
     return int(bool(answer.alarm) or found.stopped)
 
 

@@ -12,6 +12,8 @@ from ddl_tools.records.provenance import host, provenance
 from ddl_tools.records.run import read_epochs
 from ddl_tools.study import Study
 
+ANSWER = "the answer:\n"  # what stands above it in a log is progress
+
 
 def is_study(part: str) -> bool:
     """Say whether a part is a study of this name."""
@@ -44,7 +46,8 @@ def write(folder: Path, tree: Tree, parts: list[str], device: str) -> Path:
         if is_study(part):
             sections.append(_study(wanted(part, device), tree))
         elif log.exists():
-            sections.append(f"## {part}\n\n```\n{log.read_text(encoding='utf-8').strip()}\n```")
+            text = log.read_text(encoding="utf-8").rpartition(ANSWER)[2].strip()
+            sections.append(f"## {part}\n\n```\n{text}\n```")
     path = folder / "report.md"
     path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return path
