@@ -43,6 +43,7 @@ class SiteCampaign(NodeJob):
         options: Options,
     ) -> None:
         self.table = table
+        self.rehearsal = "--device=cpu" in words
         words = [*words, f"--results={tree.root}"]
         text = distinguish(site_name, options, words)
         name = f"gpu_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
@@ -68,8 +69,10 @@ class SiteCampaign(NodeJob):
         show(read_text(self.answer))
         file = self.answer.with_name(FILE)
         publish = f"the file to publish: {file}\n  ddl study publish {file}"
+        if self.rehearsal:
+            publish = f"a rehearsal on the CPU, which says nothing of GPUs: {file}"
         show(publish if file.exists() else f"no file to publish; see {self.log}")
         show(
-            "to make the runs that are left: this, then the same command again\n"
+            "if runs are left: this, then the same command again\n"
             f"  {self.remove_words()}"
         )
