@@ -81,12 +81,11 @@ def _growths(points: pd.DataFrame) -> list[str]:
 
 def _against(row: Any, base: str) -> str:
     """Return a ratio with what the label has and that of the baseline has not."""
-    own = [part for part in row["label"].split(", ") if part not in base.split(", ")]
     words = [comparison.word(row)]
     if again := _again(row):
         words.append(f"{again} when measured again")
     note = f" ({', '.join(words)})" if any(words) else ""
-    return f"{', '.join(own) or row['label']} {ratio_text(row)}{note}"
+    return f"{comparison.without(row['label'], base)} {ratio_text(row)}{note}"
 
 
 def _again(row: Any) -> str:
@@ -111,7 +110,8 @@ def unconfirmed(points: pd.DataFrame) -> list[str]:
 def _ratio_to(row: Any, points: pd.DataFrame) -> str:
     """Return a ratio, with the baseline unless all of a panel have it."""
     first = points["label"][points["label"] == points["base"]]
-    return ratio_text(row) + ("" if row["base"] in set(first) else f" of {row['base']}")
+    own = "" if row["base"] in set(first) else comparison.without(row["base"], row["label"])
+    return ratio_text(row) + (f" of {own}" if own else "")
 
 
 def nearest(points: pd.DataFrame) -> pd.DataFrame:

@@ -64,6 +64,7 @@ WORDS = {
     estimates.INCONCLUSIVE: estimates.INCONCLUSIVE,
 }
 
+_NAMES = ["label", "base"]
 _BEYOND = 2.0  # an axis goes no further than this from the ratios for the sake of an interval
 _STEPS = [1, 2, 2.5, 5, 10]  # between ticks: 1 is a multiple of those that are no longer
 _BAND = f"within {100 * MARGIN:g} % of the baseline"
@@ -259,9 +260,9 @@ def _in_panels(points: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for name, panel in points.groupby("panel", sort=False):
         if points["model"].nunique() > 1:
-            network = f", {style.model_name(panel['model'].iloc[0])}"
-            short = [panel[one].str.replace(network, "") for one in ("label", "base")]
-            panel = panel.assign(label=short[0], base=short[1])
+            network = style.model_name(panel["model"].iloc[0])
+            label, base = ([without(name, network) for name in panel[one]] for one in _NAMES)
+            panel = panel.assign(label=label, base=base)
         more = grown(panel)
         if more.any():
             first = panel[panel["label"] == panel["base"]].iloc[0]
@@ -271,6 +272,12 @@ def _in_panels(points: pd.DataFrame) -> pd.DataFrame:
             panel = panel[~more].assign(panel=f"{name}, relative to {first['label']}")
         parts.append(panel)
     return pd.concat(parts) if parts else points
+
+
+def without(label: str, other: str) -> str:
+    """Return what the label of a configuration has that another one has not; itself if nothing."""
+    theirs = other.split(", ")
+    return ", ".join(part for part in label.split(", ") if part not in theirs) or label
 
 
 def _grown_text(points: pd.DataFrame) -> str:
@@ -427,7 +434,8 @@ def sentences(points: pd.DataFrame) -> list[str]:
         )
         for row in others.to_dict("records"):
             wall, cpu = (_compared_text(row, stem) for stem in ("", "cpu_"))
-            wall += f", of {row['base']}" if row["base"] != first["label"] else ""
+            if row["base"] != first["label"]:
+                wall += f", of {without(row['base'], row['label'])}"
             lines.append(f"  {row['label']}: {wall}" + (f"; per CPU second {cpu}" if cpu else ""))
     return lines
 

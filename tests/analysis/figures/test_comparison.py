@@ -339,7 +339,7 @@ def test_the_gain_of_more_ranks_is_that_of_each_configuration_itself(
         "configurations, lower in 1"
     )
     lines = comparison.sentences(points(tree))
-    assert any("Horovod, 2 ranks: 1.50 [" in one and "of Horovod, 1 rank" in one for one in lines)
+    assert any("Horovod, 2 ranks: 1.50 [" in one and "of 1 rank" in one for one in lines)
     said = ANSWERS["comparison"].sentences(points(tree))[-1]
     first, second = said.split(": ")[1].split("; ")
     assert first.startswith("Horovod 1.50 [")
