@@ -72,7 +72,4 @@ class SiteCampaign(NodeJob):
         if self.rehearsal:
             publish = f"a rehearsal on the CPU, which says nothing of GPUs: {file}"
         show(publish if file.exists() else f"no file to publish; see {self.log}")
-        show(
-            "if runs are left: this, then the same command again\n"
-            f"  {self.remove_words()}"
-        )
+        show(f"if runs are left: this, then the same command again\n  {self.remove_words()}")
