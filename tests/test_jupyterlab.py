@@ -53,7 +53,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     root = tmp_path / "checkout"
     shutil.copytree(NOTEBOOKS, root / "notebooks")
     monkeypatch.setenv("DDL_RESULTS", str(root / "results"))
-    study = study_file(root, local_batch_size=[4, 8], epochs=2)
+    study = study_file(root, repeats=2, epochs=2)
     choose_study(root / "notebooks" / "02_study.ipynb", study)
     port = free_port()
     token = secrets.token_hex(16)

@@ -46,7 +46,7 @@ def test_run_notebook_opened_by_hand_runs_an_example(tmp_path: Path) -> None:
 
 @pytest.mark.multiprocess
 def test_study_notebook_plans_runs_and_shows(tmp_path: Path) -> None:
-    path = study_file(tmp_path, classes=[5, 7], epochs=2)
+    path = study_file(tmp_path, repeats=2, epochs=2)
     target = tmp_path / "study.ipynb"
     execute(STUDY, target, {"study": str(path)})
     entries = ledger(Study.load(path), results())

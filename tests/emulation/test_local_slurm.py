@@ -116,7 +116,7 @@ def test_a_stopped_demo_goes_on(cluster, start, tmp_path, monkeypatch) -> None:
     assert f"completed   {item.spec.run_id}" in said
     assert "1 runs: 1 completed\n" in said
     assert len(read_record(item.directory).attempts) == 2
-    assert (results().figures / "small" / "comparison.svg").exists()
+    assert (results().figures / "small" / "README.md").exists()
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
