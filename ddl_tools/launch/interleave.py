@@ -3,6 +3,9 @@
 A machine drifts, but two runs that measure within seconds of each other are affected alike. All
 runs of a block are alive, their ranks stopped by signal. In each round every run measures one
 window, in an order drawn anew. Ranks ask for it through `ddl_tools/rank/interleave.py`.
+
+As many runs as the cores hold get ready at the same time. Their first steps, which compile and
+choose kernels, and the rest of their cold epochs are made one after the other.
 """
 
 import itertools
@@ -13,7 +16,7 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -32,12 +35,14 @@ from ddl_tools.launch.screen import Screen
 from ddl_tools.records.ledger import Entry, entry, plan_one
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.progress import fraction, read_progress
+from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import Slot
 from ddl_tools.study import Study
 
 GIB = 2**30
 MARGIN = 1.25  # a run may need so many times what the largest one took so far
 SPARE_BYTES = GIB  # for everything else on the machine
+CORES_PER_RANK = 2  # of a run that gets ready: less is busy, so that none waits for another
 HERE = "this machine"  # the name of its main memory
 POLL_S = 0.02
 SHOW_EVERY_S = 0.25
@@ -63,7 +68,7 @@ class ActiveRun:
         return len(self.requests) == self.entry.spec.world_size
 
     def release(self, slot: Slot | None) -> None:
-        """Let it measure one window; None: let it come to its end."""
+        """Let it measure one window; None: let it go on to its first one, or to its end."""
         processes.thaw(self.stopped)
         self.stopped = []
         requests, self.requests = self.requests, {}
@@ -146,6 +151,23 @@ def _further_reference(study: Study, tree: Tree, data_dir: Path | None) -> Entry
     return next(item for item in found if item.state != "completed")
 
 
+def group_sizes(specs: Sequence[RunSpec], cores: int) -> list[int]:
+    """Return how many runs of a block get ready at the same time, group after group.
+
+    The first one starts alone: it shows how much memory the others need.
+    """
+    sizes: list[int] = []
+    ranks = 0
+    for number, spec in enumerate(specs):
+        ranks += spec.world_size
+        if number > 1 and ranks * CORES_PER_RANK <= cores:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+            ranks = spec.world_size
+    return sizes
+
+
 class Block:
     """Runs that are alive together; the first of them is their baseline."""
 
@@ -186,25 +208,66 @@ class Block:
         return entries[begun:]
 
     def _begin(self, entries: list[Entry], server: SlotServer) -> int:
-        """Start runs one by one, each up to its first window; return how many have found memory."""
-        memory = MemoryNeed()
-        for number, item in enumerate(entries):
-            if number > 1 and not memory.fits(item.spec):
-                self._shown.say(f"no memory for more than {number} runs at once: {memory}")
-                return number
+        """Start runs, each up to its first window; return how many have found memory."""
+        memory, begun = MemoryNeed(), 0
+        for size in group_sizes([item.spec for item in entries], available_cores()):
+            end = begun + size
+            while begun < end:
+                group, least = entries[begun:end], 1 if begun < 2 else 0
+                while len(group) > least and not memory.fits([item.spec for item in group]):
+                    group.pop()
+                started = self._start(group, memory, server)
+                begun += started
+                if not started or started < len(group):
+                    self._shown.say(f"no memory for more than {begun} runs at once: {memory}")
+                    return begun
+        return begun
+
+    def _start(self, group: list[Entry], memory: "MemoryNeed", server: SlotServer) -> int:
+        """Let runs get ready together, then train their cold epochs in turn; see `_begin`.
+
+        A run that turns out to find no memory is ended, with those after it.
+        """
+        runs: list[ActiveRun | None] = []
+        self._where = f"starting {group[0].spec.run_id}" if group else ""
+        for item in group:
             try:
                 job = self._submit(item.directory)
             except DDLError as error:
                 self._shown.say(f"failed     {self._names[item.spec.run_id]}: {error}")
+                runs.append(None)
                 continue
             run = self._runs[str(job.run_dir)] = ActiveRun(item, job)
-            self._where = f"starting {item.spec.run_id}"
+            runs.append(run)
+        ready = [run for run in runs if run]
+        if len(ready) > 1:
+            self._where = f"starting {len(ready)} runs"
+        for run in ready:
             self._wait_for(run, server)
-            memory.learn(item.spec, processes.carrying(run.token))
-        return len(entries)
+        for number, one in enumerate(runs):
+            if one is None or one.job.ended:
+                continue
+            spec = one.entry.spec
+            held = processes.memory_bytes(processes.carrying(one.token))
+            if not memory.fits([spec], held) and number:
+                self._drop([run for run in runs[number:] if run])
+                return number
+            self._where = f"starting {spec.run_id}"
+            one.release(None)
+            self._wait_for(one, server)
+            memory.learn(spec, processes.carrying(one.token))
+        return len(group)
+
+    def _drop(self, runs: list[ActiveRun]) -> None:
+        """End runs that have only got ready: a later block starts them again."""
+        for run in runs:
+            processes.thaw(run.stopped)
+        cancel_all([run.job for run in runs])
+        for run in runs:
+            del self._runs[str(run.job.run_dir)]
 
     def _wait_for(self, run: ActiveRun, server: SlotServer) -> None:
-        """Wait until a run asks for its next window, or has ended."""
+        """Wait until a run asks to go on, or has ended."""
         while not (run.waits or run.job.ended):
             server.receive(self._runs)
             self._show(run)
@@ -275,11 +338,12 @@ class MemoryNeed:
             most = max(self._per_rank.get(device, 0), taken // spec.world_size)
             self._per_rank[device] = most
 
-    def fits(self, spec: RunSpec) -> bool:
-        """Say whether one more run finds memory now."""
+    def fits(self, specs: Sequence[RunSpec], held: int = 0) -> bool:
+        """Say whether more runs find memory now; they hold some of the main memory already."""
         self._free = free_bytes()
+        ranks = sum(spec.world_size for spec in specs)
         return all(
-            need * spec.world_size * MARGIN + SPARE_BYTES <= self._free[device]
+            need * ranks * MARGIN + SPARE_BYTES <= self._free[device] + held * (device == HERE)
             for device, need in self._per_rank.items()
             if need and device in self._free
         )

@@ -61,6 +61,7 @@ class RunRecorder:
         self.progress = Progress(own, self.spec.epochs, publish, compiles)
         self.slots = SlotClient(directory, rank)
         self._slot: Slot | None = None
+        self._ready = False
         self._emulation = EmulationFiles(self.files.attempt(len(self.record.attempts) - 1))
         self._counters: RankCounters | None = None
         if self.spec.emulated:
@@ -69,12 +70,13 @@ class RunRecorder:
             self._counters = counters.RankCounters(self.spec, self._emulation)
 
     def wait_for_slot(self, epoch: int, cold: bool) -> None:
-        """Wait until the other runs of the study are paused; cold epochs belong to the start."""
+        """Wait until the other runs of the study are paused; all cold epochs are one slot."""
         if self._counters:
             self._counters.begin()
-        if self.slots.interleaved and not cold:
+        if self.slots.interleaved and not (cold and self._ready):
             self.progress.begin(WAITING, epoch, 0)
             self._slot = self.slots.wait()
+        self._ready = True
 
     def end_slots(self, epoch: int) -> None:
         """After the last window, let the others measure before anything else is done."""

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,6 +94,126 @@ def test_each_round_has_a_window_of_each_run_while_the_others_stand_still(
     assert {row.interleave for row in evaluated if row.phase == "eval"} == {None}
 
 
+@pytest.fixture
+def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all runs of a block but the first get ready at the same time."""
+    monkeypatch.setattr(interleave, "available_cores", lambda: 64)
+
+
+def test_runs_get_ready_together_as_far_as_the_cores_reach() -> None:
+    one, two = RunSpec(), RunSpec(strategy="ddp", gpus_per_node=2)
+    assert interleave.group_sizes([one] * 3, cores=2) == [1, 1, 1]
+    assert interleave.group_sizes([two] * 6, cores=8) == [1, 2, 2, 1]
+    assert interleave.group_sizes([two, one, one, two, two], cores=8) == [1, 3, 1]
+    assert interleave.group_sizes([two] * 3, cores=1) == [1, 1, 1]
+    assert interleave.group_sizes([], cores=8) == []
+
+
+Look = Callable[[interleave.ActiveRun, Slot | None], None]
+
+
+@pytest.fixture
+def on_release(monkeypatch: pytest.MonkeyPatch) -> Callable[[Look], None]:
+    """Return how to call a function each time before a run may go on."""
+    release = interleave.ActiveRun.release
+
+    def install(look: Look) -> None:
+        def both(run: interleave.ActiveRun, slot: Slot | None) -> None:
+            look(run, slot)
+            release(run, slot)
+
+        monkeypatch.setattr(interleave.ActiveRun, "release", both)
+
+    return install
+
+
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("many_cores")
+def test_runs_get_ready_together_and_train_their_cold_epochs_in_turn(
+    on_release: Callable[[Look], None],
+) -> None:
+    small = study()
+    entries = ledger(small, results())
+    ready: list[tuple[int, dict[int, int]]] = []  # with each cold epoch: the epochs of all
+
+    def look(run: interleave.ActiveRun, slot: Slot | None) -> None:
+        own = processes_of(run.job.run_dir)
+        alive = [item for item in entries if processes_of(item.directory)]
+        ranks = [one for item in alive for one in processes_of(item.directory) if _is_rank(one)]
+        assert own
+        assert {one.status() for one in ranks} == {psutil.STATUS_STOPPED}
+        if not slot and not read_epochs(run.job.run_dir):
+            epochs = {item.spec.classes: len(read_epochs(item.directory)) for item in alive}
+            ready.append((run.entry.spec.classes, epochs))
+
+    on_release(look)
+    entries = run_study(small, results(), progress=False)
+    assert [item.state for item in entries] == ["completed"] * 3
+    assert ready == [(4, {4: 0}), (3, {3: 0, 4: 1, 5: 0}), (5, {3: 1, 4: 1, 5: 0})]
+    assert all(slots[0] is None and None not in slots[1:] for slots in windows(small).values())
+
+
+@pytest.mark.multiprocess
+@pytest.mark.extended
+@pytest.mark.usefixtures("many_cores")
+def test_a_run_that_is_killed_as_it_gets_ready_fails_alone(
+    on_release: Callable[[Look], None],
+) -> None:
+    small = study()
+    doomed = ledger(small, results())[0].directory
+
+    def kill(run: interleave.ActiveRun, slot: Slot | None) -> None:
+        for process in processes_of(doomed) if run.job.run_dir == doomed else ():
+            if _is_rank(process):
+                with suppress(psutil.NoSuchProcess):  # it went with another one
+                    process.kill()
+
+    on_release(kill)
+    entries = run_study(small, results(), progress=False)
+    assert [item.state for item in entries] == ["failed", "completed", "completed"]
+    assert entries[0].category == "killed"
+
+
+@pytest.mark.multiprocess
+@pytest.mark.extended
+@pytest.mark.usefixtures("many_cores")
+def test_a_run_that_is_ready_and_finds_no_memory_starts_in_a_later_block(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Together they seem to fit; what the first of them takes says that they do not.
+    monkeypatch.setattr(MemoryNeed, "fits", lambda memory, specs, held=0: not held)
+    small = study()
+    entries = run_study(small, results())
+    assert "no memory for more than 2 runs at once" in capsys.readouterr().err
+    assert [item.state for item in entries] == ["completed"] * 4
+    found = windows(small)
+    blocks = {key: {slot.block for slot in found[key] if slot} for key in found}
+    assert blocks[3] == blocks[4]
+    assert blocks[5] == blocks[104]
+    assert blocks[3] != blocks[5]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("many_cores")
+def test_an_interrupt_while_runs_get_ready_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = study()
+    folders = [item.directory for item in ledger(small, results())]
+    receive = interleave.SlotServer.receive
+
+    def interrupted(server: interleave.SlotServer, runs: dict[str, interleave.ActiveRun]) -> None:
+        if len(runs) == len(folders) and all(map(processes_of, folders)):
+            raise KeyboardInterrupt
+        receive(server, runs)
+
+    monkeypatch.setattr(interleave.SlotServer, "receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(small, results(), progress=False)
+    wait_for(lambda: not any(map(processes_of, folders)), "all ranks to end")
+    assert {item.state for item in ledger(small, results())} == {"interrupted"}
+
+
 @pytest.mark.multiprocess
 @pytest.mark.extended
 def test_a_killed_run_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +250,7 @@ def _is_rank(process: psutil.Process) -> bool:
 def test_runs_that_find_no_memory_form_blocks_each_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(MemoryNeed, "fits", lambda memory, spec: False)
+    monkeypatch.setattr(MemoryNeed, "fits", lambda memory, specs, held=0: False)
     small = study()
     entries = run_study(small, results())
     assert "no memory for more than 2 runs at once: this machine: " in capsys.readouterr().err
@@ -201,12 +322,15 @@ TWO, SIX = (RunSpec(strategy="ddp", gpus_per_node=count) for count in (2, 6))
 
 def test_memory_is_what_the_largest_run_holds(machine: dict[str, Any]) -> None:
     memory = MemoryNeed()
-    assert memory.fits(SIX)  # nothing is known yet
+    assert memory.fits([SIX])  # nothing is known yet
     memory.learn(TWO, RUN)  # 2 GiB a rank
     machine |= {"held": 3, "free": 15}
     memory.learn(TWO, RUN)
-    assert memory.fits(TWO)
-    assert not memory.fits(SIX)
+    assert memory.fits([TWO])
+    assert memory.fits([TWO, TWO])
+    assert not memory.fits([SIX])
+    assert not memory.fits([TWO] * 3)
+    assert memory.fits([SIX], held=GIB)
     assert str(memory) == "this machine: 15.0 GiB free, 2.0 GiB for each rank"
 
 
@@ -214,9 +338,9 @@ def test_memory_that_others_take_meanwhile_is_no_need_of_a_run(machine: dict[str
     memory = MemoryNeed()
     machine["free"] = 8  # another program has started, and will end again
     memory.learn(TWO, RUN)
-    assert not memory.fits(SIX)
+    assert not memory.fits([SIX])
     machine["free"] = 20
-    assert memory.fits(SIX)
+    assert memory.fits([SIX])
     assert str(memory) == "this machine: 20.0 GiB free, 2.0 GiB for each rank"
 
 
@@ -224,7 +348,7 @@ def test_a_run_that_has_ended_teaches_nothing(machine: dict[str, Any]) -> None:
     memory = MemoryNeed()
     machine["free"] = 3
     memory.learn(TWO, [])
-    assert memory.fits(SIX)
+    assert memory.fits([SIX])
     assert str(memory) == ""
 
 
@@ -243,7 +367,7 @@ def test_memory_of_gpus_is_the_driver_s_word_or_what_is_missing(
     here = "this machine: 20.0 GiB free, 2.0 GiB for each rank"
     assert str(memory) == f"{here}; {need} for each rank"
     machine["gpus"] = [6, 80]
-    assert not memory.fits(TWO)
+    assert not memory.fits([TWO])
 
 
 def test_a_rank_whose_study_is_gone_was_interrupted(
