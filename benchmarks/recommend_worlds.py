@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_tools.analysis.estimates import LEVEL
 from ddl_tools.launch.interactive import one_run_per_process
+from ddl_tools.launch.interleave import group_sizes
 from ddl_tools.recommend.candidates import EPOCH_S
 from ddl_tools.recommend.plan import Known, Verdict, is_part, ranking, search, verdict
 from ddl_tools.recommend.search import CACHED, UNSURE
@@ -48,7 +50,10 @@ OLD = "969ccf21"
 OLD_FOLDER = PROJECT / "build" / "old_search"
 # What a search expects before it has measured, seconds.
 PART_S, COMPILE_S = 5.0, 80.0
-START_S = {"cpu": 7.0, "cuda": 35.0}
+START_S = {"cpu": 7.0, "cuda": 35.0}  # with its epochs
+# Starts at the same time take as long as the longest of them, and so much more for each further
+# one: disks, memory and drivers are shared, and runs end one after the other. Invented.
+CROWD = 0.15
 FAILURE_S = 2.0  # of a part without memory
 
 
@@ -68,6 +73,7 @@ class Simulation:
         self._blocks = 0
         self._first_s = 0.0  # of the first part, with its process
         self._compile_s = COMPILE_S  # of the latest training that was compiled
+        self._start_s = self._expected_s()  # of what starts together, without epochs
         self._default_rate = rates[pair_of(world.space.default)]
 
     @property
@@ -76,13 +82,13 @@ class Simulation:
         return self.machine.left_s
 
     def cost_s(self, spec: RunSpec) -> float:
-        """Return the seconds that a part or a start takes, as far as is known now."""
+        """Return the seconds of a part, or of the epochs of a start, as far as is known now."""
         if spec in self.known.took:
             return self.known.took[spec]
         part = is_part(spec)
         like = [seconds for one, seconds in self.known.took.items()
                 if is_part(one) == part and not one.compile]  # fmt: skip
-        guess = PART_S if part else UNSURE * max(START_S[spec.device], self._first_s)
+        guess = PART_S if part else EPOCHS * EPOCH_S[spec.device]
         seconds = float(np.mean(like)) if like else guess
         if part and self._process != process_of(spec):
             seconds += self._world.times.process_s
@@ -90,6 +96,16 @@ class Simulation:
             known = training_of(spec) in self._compiled
             seconds += CACHED * self._compile_s if known else COMPILE_S
         return seconds
+
+    def _expected_s(self) -> float:
+        """Return the seconds of a start without epochs, before there was one."""
+        device = self._world.space.default.device
+        return UNSURE * max(START_S[device], self._first_s) - EPOCHS * EPOCH_S[device]
+
+    def block_s(self, block: Sequence[RunSpec]) -> float:
+        """Return the seconds that a block takes: its starts and their epochs."""
+        groups = len(group_sizes(block, self._world.cores))
+        return groups * self._start_s + sum(map(self.cost_s, block))
 
     def measure_parts(self, parts: Sequence[RunSpec]) -> None:
         """Measure parts one after the other."""
@@ -115,7 +131,9 @@ class Simulation:
             one = spec.model_copy(update={"repeat": 0})
             known.rates[one] = max(known.rates.get(one, 0.0), rate * factor)
             known.took[one] = began_s - self.left_s
-            self._first_s = self._first_s or known.took[one] + world.times.process_s
+            if not self._first_s:
+                self._first_s = known.took[one] + world.times.process_s
+                self._start_s = self._expected_s()
             if one_run_per_process(spec):
                 self._process = None
 
@@ -133,14 +151,20 @@ class Simulation:
         epoch_s = EPOCH_S[self._world.space.default.device]
         self._blocks += 1
         took: dict[RunSpec, float] = {}
-        for spec in block:
-            began_s = self.left_s
-            self._compile(spec)
-            self.machine.spend(self._generator.uniform(*times.start_s))
-            if pair_of(spec) in self._rates:
-                took[spec] = began_s - self.left_s
-            else:
-                self.known.failed[spec] = "out of memory"
+        left, sizes = iter(block), group_sizes(block, self._world.cores)
+        starts_s = 0.0
+        for size in sizes:
+            longest_s = self._generator.uniform(*times.start_s, size).max()
+            starts_s += longest_s * (1 + CROWD * (size - 1))
+            for spec in islice(left, size):
+                began_s = self.left_s
+                self._compile(spec)  # in its first step, which each makes alone
+                if pair_of(spec) in self._rates:
+                    took[spec] = began_s - self.left_s
+                else:
+                    self.known.failed[spec] = "out of memory"
+        self.machine.spend(starts_s)
+        self._start_s = starts_s / len(sizes)
         rates = [self._rates[pair_of(spec)] for spec in took]
         windows_s = [epoch_s * self._default_rate / rate for rate in rates]
         factors = self.machine.block(windows_s)

@@ -368,7 +368,8 @@ def _gpus(
         images=IMAGES,
     )
     failed = _full(node.card, trainings, loadings)
-    return World("stranger", space, node.times, trainings, loadings, pairs, failed)
+    threads = node.cores.threads
+    return World("stranger", space, node.times, threads, trainings, loadings, pairs, failed)
 
 
 def _cpus(
@@ -404,7 +405,7 @@ def _cpus(
     )
     # No ranks can share a process, so nothing reaches these pairs.
     never = frozenset((one, load) for one, load in pairs if load.processes % one.ranks)
-    return World("stranger", space, times, trainings, loadings, pairs, never)
+    return World("stranger", space, times, cores.threads, trainings, loadings, pairs, never)
 
 
 def _fewer(ranks: int, batch: int) -> dict[str, object]:

@@ -50,11 +50,13 @@ class World:
 
     `trainings` and `loadings` have all rates, also of those that no search can reach. `pairs` are
     measured ones. What is in `failed` runs out of memory: trainings, loaders, pairs of both.
+    `cores` are those that the system shows: hardware threads.
     """
 
     name: str
     space: Space
     times: Times
+    cores: int
     trainings: Mapping[Training, float]
     loadings: Mapping[Loading, float]
     pairs: Mapping[Pair, float] = field(default_factory=dict)
@@ -191,7 +193,7 @@ def h200() -> World:
         images=IMAGES,
     )
     trainings = possible(rate, sizes, ("fp32", TORCH, "bf16"))
-    return World("h200", space, GPU, trainings, loadings, pairs)
+    return World("h200", space, GPU, 16, trainings, loadings, pairs)
 
 
 def two_cores() -> World:
@@ -232,11 +234,11 @@ def two_cores() -> World:
         images=IMAGES,
     )
     trainings = possible(rate, sizes, ("fp32",), compiles=False)
-    return World("two_cores", space, CPU, trainings, loadings, pairs)
+    return World("two_cores", space, CPU, 2, trainings, loadings, pairs)
 
 
 def slow_link() -> World:
-    """Return four GPUs with 2 GB/s between them: ResNet50, batch 64; all invented.
+    """Return four GPUs with 2 GB/s between them, 32 cores: ResNet50, batch 64; all invented.
 
     A step takes the compute and what its exchange of 102 MB exceeds 70 % of that. DeepSpeed sends
     bf16 and FSDP the weights as well.
@@ -272,7 +274,7 @@ def slow_link() -> World:
         images=10 * IMAGES,
     )
     trainings = possible(rate, sizes, ("fp32", TORCH, "bf16"))
-    return World("slow_link", space, GPU, trainings, loadings)
+    return World("slow_link", space, GPU, 32, trainings, loadings)
 
 
 def neighbour() -> World:
@@ -368,7 +370,7 @@ def random_effects(generator: np.random.Generator) -> World:
     failed |= {pair for pair in pairs if generator.random() < 0.05}
     failed -= {default[0], default}
     times = GPU if on_gpu else CPU
-    return World("random_effects", space, times, trainings, loadings, failed=frozenset(failed))
+    return World("random_effects", space, times, 8, trainings, loadings, failed=frozenset(failed))
 
 
 def _words(one: Training) -> set[str]:

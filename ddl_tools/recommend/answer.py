@@ -116,7 +116,7 @@ class Answer:
             spread = self.ratio.log_se * math.sqrt(self.ratio.n)
             while starts < 100 and estimates.resolution(spread, starts) > self.ratio.ratio - 1:
                 starts += 1
-        block_s = sum(self.search.cost_s(spec) for spec in (self.leader, self.default))
+        block_s = self.search.block_s([self.default, self.leader])
         return max(1, math.ceil(max(1, starts - self.ratio.n) * block_s / 60))
 
     def _parts(self) -> dict[str, str]:

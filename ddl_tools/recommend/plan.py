@@ -66,7 +66,7 @@ class Known:
 
     `rates` are those of parts; of a part that was measured twice, the higher one. `starts` has the
     rates of whole configurations by block: those of one block were interleaved. `failed` has
-    reasons, and `took` the seconds of a part or start.
+    reasons, and `took` the seconds of a part, or of the epochs of a start.
     """
 
     rates: dict[RunSpec, float] = field(default_factory=dict)
@@ -95,7 +95,10 @@ class Bench(Protocol):
         """Seconds that are left for measuring."""
 
     def cost_s(self, spec: RunSpec) -> float:
-        """Return the seconds that a part or a start takes, as far as is known now."""
+        """Return the seconds of a part, or of the epochs of a start, as far as is known now."""
+
+    def block_s(self, block: Sequence[RunSpec]) -> float:
+        """Return the seconds that a block takes: its starts and their epochs."""
 
     def measure_parts(self, parts: Sequence[RunSpec]) -> None:
         """Measure parts one after the other: `known` has their rates, or why they failed.
@@ -130,8 +133,9 @@ def search(space: Space, bench: Bench) -> None:
             break
         bench.measure_block(block)
     if not any(bench.known.starts.values()):
-        missing = [*next_parts(space, bench.known), space.default, space.default]
-        needed_s = total_s - bench.left_s + sum(map(bench.cost_s, missing))
+        missing_s = sum(map(bench.cost_s, next_parts(space, bench.known)))
+        missing_s += bench.block_s([space.default, space.default])
+        needed_s = total_s - bench.left_s + missing_s
         raise SpecError(
             f"the time is too short to compare two configurations; {math.ceil(needed_s / 60)} "
             "minutes would do"
@@ -167,8 +171,8 @@ def measure_parts(space: Space, bench: Bench, total_s: float) -> None:
 def proof_s(space: Space, bench: Bench) -> float:
     """Return the seconds of the starts of a proof: those of a first block, then of finalists."""
     many = rivals(space, bench.known)[:ENOUGH] or [space.default] * ENOUGH
-    starts = [space.default, *many, *(STARTS - 1) * [space.default, *many[:FINALISTS]]]
-    return sum(map(bench.cost_s, starts))
+    blocks = [many, *(STARTS - 1) * [many[:FINALISTS]]]
+    return sum(bench.block_s([space.default, *block]) for block in blocks)
 
 
 def refused(space: Space, known: Known) -> dict[str, str]:
@@ -313,10 +317,11 @@ def rivals(space: Space, known: Known) -> list[RunSpec]:
     new = [spec for spec, one in promised.items()
            if one.most * WORTH >= best and spec != space.default
            and not known.starts.get(spec)]  # fmt: skip
+    no_use = {spec: _more_is_no_use(spec, promised) for spec in new}
     # Forecasts of parts measured once differ by some per cent for no reason: they go by steps.
     new.sort(
         key=lambda spec: (
-            _more_is_no_use(spec, promised),
+            no_use[spec],
             -round(math.log(promised[spec].most, GAIN)),
             -promised[spec].least,
         )
@@ -328,7 +333,7 @@ def rivals(space: Space, known: Known) -> list[RunSpec]:
         loader = spec.loader, spec.dali_decode
         turns[spec] = seen[loader]
         seen[loader] += 1
-    new.sort(key=turns.__getitem__)
+    new.sort(key=lambda spec: (no_use[spec], turns[spec]))
     started = ranking(space, known)
     ratios = [known.ratio(spec, space.default).ratio for spec in started]
     close = [
@@ -375,11 +380,11 @@ def next_block(space: Space, bench: Bench) -> list[RunSpec]:
     chosen = rivals(space, known)
     if not chosen:
         # Alone the default is of use only where nothing else can be tried.
-        fits = bench.cost_s(default) <= bench.left_s and not next_parts(space, known)
+        fits = bench.block_s([default]) <= bench.left_s and not next_parts(space, known)
         return [default] * fits
     starts = len(known.starts.get(chosen[0], {}))
     later, enough = max(0, STARTS - 1 - starts), FINALISTS if starts else ENOUGH
-    final_s = sum(map(bench.cost_s, [default, *chosen[:FINALISTS]]))
+    final_s = bench.block_s([default, *chosen[:FINALISTS]])
     for blocks, least, most in (
         (later, enough, RIVALS),  # many, with time left for a proof of the best
         (min(later, 1), 2, enough),  # few, with time left for one more block
@@ -387,10 +392,11 @@ def next_block(space: Space, bench: Bench) -> list[RunSpec]:
     ):
         for count in range(min(most, len(chosen)), min(least, len(chosen)) - 1, -1):
             block = [default, *chosen[:count]]
-            left_s = bench.left_s - sum(map(bench.cost_s, block)) - blocks * final_s
-            if left_s >= 0:
+            left_s = bench.left_s - blocks * final_s
+            if bench.block_s(block) <= left_s:
                 larger = larger_batch(space, known, chosen[0]) if starts else None
-                return [*block, larger] if larger and bench.cost_s(larger) <= left_s else block
+                more = [*block, larger] if larger else block
+                return more if bench.block_s(more) <= left_s else block
     return []
 
 

@@ -21,6 +21,7 @@ from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import Interleaved, block_means
 from ddl_tools.analysis.tables import write_tables
 from ddl_tools.launch import local_ranks, measuring
+from ddl_tools.launch.interleave import group_sizes
 from ddl_tools.launch.screen import follow
 from ddl_tools.launch.study import plan_run, run_study
 from ddl_tools.processes import stoppable
@@ -38,6 +39,7 @@ from ddl_tools.recommend.plan import Known, Space
 from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.ledger import Entry, ledger, read_study, write_study
 from ddl_tools.records.paths import Tree
+from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import EpochRecord, Failure, read_epochs, read_record
 from ddl_tools.study import Interleave, Study
 
@@ -45,7 +47,7 @@ if TYPE_CHECKING:  # imports ipyparallel
     from ddl_tools.launch.interactive import Engines
 
 FINISH_S = 15.0  # for figure, page and answer
-START_S = {"cpu": 6.0, "cuda": 30.0}  # of a configuration, before it is measured
+START_S = {"cpu": 6.0, "cuda": 30.0}  # of configurations that start together, without epochs
 PART_S = {"cpu": 2.0, "cuda": 4.0}  # of a part, besides its epochs
 COMPILE_S = 80.0  # once
 CACHED = 0.25  # share of this time that a later start needs: torch keeps what it has compiled
@@ -136,7 +138,7 @@ class Search:
         self.space = replace(self.space, default=default.model_copy(update=size))
 
     def cost_s(self, spec: RunSpec) -> float:
-        """Return the seconds that a part or a start takes, as far as is known now."""
+        """Return the seconds of a part, or of the epochs of a start, as far as is known now."""
         if spec in self.known.took:
             return self.known.took[spec]
         images = spec.train_images or self.space.images
@@ -144,7 +146,7 @@ class Search:
             images = max(images, spec.min_steps_per_epoch * spec.global_batch_size)
         promised = plan.forecasts(self.space, self.known).get(spec)
         rate = promised.least if promised else self._rate
-        before = self._start_s
+        before = 0.0
         if plan.is_part(spec):
             before = PART_S[spec.device] if self._stays(spec) else START_S[spec.device]
             before += COMPILE_S if spec.compile else 0.0
@@ -152,6 +154,11 @@ class Search:
             # A training that was measured again was compiled already.
             before += CACHED * max(COMPILE_S, self.known.took.get(promised.training, 0.0))
         return before + spec.epochs * images / rate
+
+    def block_s(self, block: Sequence[RunSpec]) -> float:
+        """Return the seconds that a block takes: its starts and their epochs."""
+        groups = len(group_sizes(block, available_cores()))
+        return groups * self._start_s + sum(map(self.cost_s, block))
 
     def measure_parts(self, parts: Sequence[RunSpec]) -> None:
         """Measure parts one after the other, on ranks that stay where they can."""
@@ -240,9 +247,10 @@ class Search:
                 for item in self._entries(self.name)
                 if item.spec.run_id in runs and item.state == "completed"}  # fmt: skip
         if took:
-            self._start_s = max(0.0, time.monotonic() - began - sum(took.values())) / len(took)
+            groups = len(group_sizes(block, available_cores()))
+            self._start_s = max(0.0, time.monotonic() - began - sum(took.values())) / groups
         self.look()
-        self.known.took |= {spec: self._start_s + seconds for spec, seconds in took.items()}
+        self.known.took |= took
 
     def look(self) -> None:
         """Read what is known from the records."""

@@ -73,7 +73,7 @@ def head_of(ratios: list[float], verdict: Verdict, others: float = 0.0) -> str:
         default=RunSpec(),
         ratio=estimates.middle(ratios),
         verdict=verdict,
-        search=SimpleNamespace(load=SimpleNamespace(others=others), cost_s=lambda spec: 30.0),
+        search=SimpleNamespace(load=SimpleNamespace(others=others), block_s=lambda block: 60.0),
     )
     known._minutes = lambda: Answer._minutes(known)
     known._machine = lambda: Answer._machine(known)

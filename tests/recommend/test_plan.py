@@ -39,6 +39,9 @@ class Made:
     def cost_s(self, spec):
         return 1.0
 
+    def block_s(self, block):
+        return float(len(block))
+
     def measure_parts(self, parts):
         for spec in parts:
             if spec not in self.parts:
@@ -243,3 +246,16 @@ def test_without_a_training_the_first_failure_is_told() -> None:
 )
 def test_the_verdict(ratios: list[float], others: float, said: Verdict) -> None:
     assert plan.verdict(estimates.middle(ratios), others) == said
+
+
+def test_more_processes_that_promise_nothing_come_last() -> None:
+    """Also once all else with their loader was started."""
+    trained = plan.arithmetics(SPACE)
+    loaded = [plan.loading_alone(trained[0], SPACE, level) for level in LOADERS]
+    twice = loaded[1].model_copy(update={"loader_workers": 2})
+    known = Known(rates=dict.fromkeys(trained, 100.0) | dict.fromkeys([*loaded, twice], 400.0))
+    for started in (DEFAULT, *(plan.whole(one, loaded[1], SPACE) for one in trained)):
+        known.starts[started] = {"block": 90.0}
+    workers = [spec.loader_workers for spec in plan.rivals(SPACE, known)]
+    assert workers == sorted(workers)
+    assert set(workers) == {1, 2}
