@@ -19,7 +19,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, LaunchError
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import Interleaved, block_means
-from ddl_tools.analysis.tables import write_tables
+from ddl_tools.analysis.tables import windows_table
 from ddl_tools.launch import local_ranks, measuring
 from ddl_tools.launch.interleave import group_sizes
 from ddl_tools.launch.screen import follow
@@ -267,7 +267,7 @@ class Search:
         entries = self._entries(self.name)
         found.failed |= {first(item.spec): item.reason for item in entries if item.state in FAILED}
         done = [item.spec for item in entries if item.state == "completed"]
-        windows = Interleaved(write_tables(self.tree, self.name)[1] if done else None)
+        windows = Interleaved(windows_table(self.tree, [self.name]) if done else None)
         for spec in done:
             own = windows.of(self.name, [spec.run_id])
             starts = found.starts.setdefault(first(spec), {})
