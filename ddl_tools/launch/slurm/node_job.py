@@ -257,7 +257,11 @@ class NodeJob(ABC):
 
 
 def distinguish(site_name: str, options: Options, words: Sequence[str]) -> str:
-    """Return a text that tells a job apart: its site, partition and words."""
+    """Return a text that tells a job apart: its site, partition and words.
+
+    `SpecError` if there is no such site.
+    """
+    find_site(site_name)
     # Two sites may have one description, and two files one name.
     file = Path(site_name).resolve()
     own = file.suffix != ".toml" or file.parent == SITES
