@@ -92,7 +92,7 @@ def test_cpu_time_of_a_child_that_has_ended_counts():
     before = cpu_seconds()
     busy = "import time\nwhile time.process_time() < 0.5: pass"
     subprocess.run([sys.executable, "-I", "-S", "-c", busy], check=True)
-    assert cpu_seconds() - before >= 0.5
+    assert cpu_seconds() - before >= 0.49  # both are sums of rounded times
 
 
 SPENT = {"start": 0.3, "data": 0.05, "compute": 0.1, "communication": 0.15, "update": 0.2}
