@@ -66,7 +66,7 @@ WEIGHTS = [
     "--strategy single --accumulation 2",
     *(f"--strategy {name} {TWO}" for name in ("ddp", "horovod", "deepspeed", "fsdp")),
     f"--strategy ddp --ddp-bucket-view {TWO}",
-    f"--strategy ddp --ddp-compression powersgd --ddp-powersgd-start 2 {TWO}",
+    f"--strategy ddp --ddp-compression powersgd --ddp-powersgd-start 2 --checkpoint-every 0 {TWO}",
     *(f"--strategy deepspeed --deepspeed-zero-stage {stage} {TWO}" for stage in (1, 2, 3)),
     f"--strategy deepspeed --deepspeed-zero-stage 2 --deepspeed-bucket-elements 5000 {TWO}",
     f"--strategy ddp --optimizer lars {TWO}",
