@@ -174,6 +174,15 @@ def test_a_run_that_is_killed_as_it_gets_ready_fails_alone(
     assert entries[0].category == "killed"
 
 
+def assert_two_blocks_with_the_reference(small: Study) -> None:
+    """Check that the last run has a block of its own, with a further start of the reference."""
+    found = windows(small)
+    blocks = {key: {slot.block for slot in found[key] if slot} for key in found}
+    assert blocks[3] == blocks[4]
+    assert blocks[5] == blocks[104]
+    assert blocks[3] != blocks[5]
+
+
 @pytest.mark.multiprocess
 @pytest.mark.extended
 @pytest.mark.usefixtures("many_cores")
@@ -186,11 +195,7 @@ def test_a_run_that_is_ready_and_finds_no_memory_starts_in_a_later_block(
     entries = run_study(small, results())
     assert "no memory for more than 2 runs at once" in capsys.readouterr().err
     assert [item.state for item in entries] == ["completed"] * 4
-    found = windows(small)
-    blocks = {key: {slot.block for slot in found[key] if slot} for key in found}
-    assert blocks[3] == blocks[4]
-    assert blocks[5] == blocks[104]
-    assert blocks[3] != blocks[5]
+    assert_two_blocks_with_the_reference(small)
 
 
 @pytest.mark.multiprocess
@@ -255,11 +260,7 @@ def test_runs_that_find_no_memory_form_blocks_each_with_the_reference(
     entries = run_study(small, results())
     assert "no memory for more than 2 runs at once: this machine: " in capsys.readouterr().err
     assert [item.state for item in entries] == ["completed"] * 4
-    found = windows(small)
-    blocks = {key: {slot.block for slot in found[key] if slot} for key in found}
-    assert blocks[3] == blocks[4]
-    assert blocks[5] == blocks[104]
-    assert blocks[3] != blocks[5]
+    assert_two_blocks_with_the_reference(small)
     before = [RunFiles(item.directory).record.read_bytes() for item in entries]
     again = run_study(small, results(), progress=False)
     assert [RunFiles(item.directory).record.read_bytes() for item in again] == before
