@@ -6,6 +6,7 @@ from pathlib import Path
 from ddl_core.config import RunSpec
 from ddl_tools.launch.study import find_study
 from ddl_tools.records import agreement
+from ddl_tools.records.archive import REPORT
 from ddl_tools.records.ledger import Entry, counts, ledger
 from ddl_tools.records.paths import STUDIES, Tree
 from ddl_tools.records.provenance import host, provenance
@@ -48,7 +49,7 @@ def write(folder: Path, tree: Tree, parts: list[str], device: str) -> Path:
         elif log.exists():
             text = log.read_text(encoding="utf-8").rpartition(ANSWER)[2].strip()
             sections.append(f"## {part}\n\n```\n{text}\n```")
-    path = folder / "report.md"
+    path = folder / REPORT
     path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return path
 

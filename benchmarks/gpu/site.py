@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from ddl_core.errors import SpecError
 from ddl_tools.launch.slurm.node_job import MARGIN_S, NodeJob, Show, distinguish
 from ddl_tools.launch.slurm.script import Options
+from ddl_tools.records.archive import REPORT
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.storage import read_text
 
 FILE = "ddl-gpu.zip"
-REPORT = "report.md"
 
 
 class SiteCampaign(NodeJob):
