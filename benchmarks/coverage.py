@@ -23,7 +23,7 @@ from scipy.signal import lfilter
 
 from benchmarks.interleaved import stored
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.estimates import Estimate
+from ddl_tools.estimate import Estimate
 
 SEED = 20261124
 ARMS = 15
@@ -121,7 +121,7 @@ def summary(studies: Sequence[Sequence[Estimate]]) -> dict[str, float]:
         "covered": float(covers.mean()),
         "covered_worst_arm": float(covers.mean(axis=0).min()),
         "false_words": float(np.mean(false)),
-        "half_width": float(np.median([one.high / one.ratio - 1 for one in known])),
+        "half_width": float(np.median([one.high / one.value - 1 for one in known])),
     }
 
 

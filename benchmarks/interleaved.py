@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddl_tools.analysis.estimates import Estimate, paired_ratio
+from ddl_tools.analysis.estimates import paired_ratio
+from ddl_tools.estimate import Estimate
 from ddl_tools.records.provenance import host, provenance
 from ddl_tools.records.storage import write_atomically
 
@@ -100,7 +101,12 @@ def _faster(of: Sequence[Took], to: Sequence[Took], clock: str) -> Estimate:
 
 def interval(found: Estimate) -> dict[str, float]:
     """Return ratio (or value), low and high of an estimate."""
-    return {"ratio": found.ratio, "low": found.low, "high": found.high}
+    return {"ratio": found.value, "low": found.low, "high": found.high}
+
+
+def estimate_of(found: Mapping[str, float], name: str = "ratio") -> Estimate:
+    """Return the estimate of what `interval` returned, or of another value with low and high."""
+    return Estimate(found[name], found["low"], found["high"])
 
 
 def judged(found: Mapping[str, float], target: float) -> str:
@@ -120,8 +126,7 @@ def shown(found: Mapping[str, float]) -> str:
     """Return ratio and interval, rounded to a digit that is small beside the interval."""
     width = (found["high"] - found["low"]) / 4
     digits = min(4, max(2, math.ceil(-math.log10(width)))) if width > 0 else 2
-    middle, low, high = (f"{found[name]:.{digits}f}" for name in ("ratio", "low", "high"))
-    return f"{middle} [{low}, {high}]"
+    return f"{estimate_of(found):.{digits}f}"
 
 
 def seconds(took: Windows) -> dict[str, dict[str, list[float]]]:

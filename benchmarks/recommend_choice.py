@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from benchmarks.interleaved import interval, shown, stored
-from ddl_tools.analysis.estimates import Estimate
+from ddl_tools.estimate import Estimate
 from ddl_tools.recommend import plan
 from ddl_tools.recommend.answer import Answer
 from ddl_tools.recommend.candidates import Request, difference

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from scipy.special import betaincinv
 
-from benchmarks.interleaved import stored
+from benchmarks.interleaved import estimate_of, stored
 from benchmarks.machine import EPOCHS, Machine, loading_of, training_of
 from benchmarks.stranger import stranger
 from benchmarks.worlds import Pair, World, Worlds, worlds
@@ -325,12 +325,11 @@ def _as_plain(world: World, rates: Mapping[Pair, float]) -> dict[str, Any]:
 
 def shown(name: str, found: Mapping[str, Any]) -> str:
     """Return a summary as one line."""
-    good, wrong = found["good"], found["wrongly_proven"]
+    good, wrong = (estimate_of(found[name], "share") for name in ("good", "wrongly_proven"))
     return (
-        f"{name}: within 5 % {good['share']:.3f} [{good['low']:.3f}, {good['high']:.3f}]"
-        f" (of answers {found['good_of_answers']['share']:.3f}), "
+        f"{name}: within 5 % {good:.3f} (of answers {found['good_of_answers']['share']:.3f}), "
         f"loss {found['loss_mean']:.3f}, 95 %: {found['loss_95']:.3f}, wrongly proven "
-        f"{wrong['share']:.3f} [{wrong['low']:.3f}, {wrong['high']:.3f}], "
+        f"{wrong:.3f}, "
         f"{found['starts_median']:g} starts; "
         + ", ".join(f"{one} {part:.3f}" for one, part in found["verdicts"].items() if part)
     )

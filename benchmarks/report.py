@@ -15,9 +15,10 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.interleaved import CLOCKS, RESULTS, interval, judged, shown
+from benchmarks.interleaved import CLOCKS, RESULTS, estimate_of, interval, judged, shown
 from ddl_tools.analysis.estimates import middle
 from ddl_tools.analysis.figures import advice as figure_of_advice
+from ddl_tools.estimate import Estimate
 from ddl_tools.markdown import table
 from ddl_tools.markdown import written as blocks_written
 from ddl_tools.recommend.plan import Verdict
@@ -25,7 +26,6 @@ from ddl_tools.records.paths import FIGURES
 from ddl_tools.scaling import amdahl, paper
 from ddl_tools.scaling import emulated as scaling_emulated
 from ddl_tools.scaling.communication import Exchange, Network, exposed_s, resnet
-from ddl_tools.scaling.configuration import Span
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."
@@ -181,13 +181,13 @@ def worlds() -> str:
         rows.append(
             [
                 f"`{name}`",
-                _binomial(new["good"]),
+                f"{estimate_of(new['good'], 'share'):.1%}",
                 f"{new['loss_mean']:.1%}",
-                _binomial(new["wrongly_proven"]),
+                f"{estimate_of(new['wrongly_proven'], 'share'):.1%}",
                 f"{said[Verdict.PROVEN]:.0%}",
                 f"{said[Verdict.DISTURBED]:.0%}",
                 f"{found['longer'][name]['good']['share']:.1%}",
-                _binomial(old["good"]),
+                f"{estimate_of(old['good'], 'share'):.1%}",
                 f"{old['loss_mean']:.1%}",
             ]
         )
@@ -195,12 +195,6 @@ def worlds() -> str:
     new, old = (f"{number:,}" for number in searches)
     text = f"{new} searches of ten minutes in each world, and {old} of the older search:"
     return f"{text}\n\n{table(head, rows)}"
-
-
-def _binomial(found: dict[str, float]) -> str:
-    """Return a share with its 95 % interval."""
-    share, low, high = (f"{found[part]:.1%}" for part in ("share", "low", "high"))
-    return f"{share} [{low}, {high}]"
 
 
 def in_short(found: dict[str, Any]) -> str:
@@ -370,10 +364,7 @@ def advice() -> str:
     points = points[(points["strategy"] == "ddp") & (points["loader"] == "dali_cpu")]
     rows = []
     for _, row in points.sort_values("world_size").iterrows():
-        spans = [
-            str(Span(*(row[f"{name}{end}"] for end in ("", "_low", "_high"))))
-            for name in ("hours", "node_hours", "accuracy")
-        ]
+        spans = [str(Estimate.of(row, name)) for name in ("hours", "node_hours", "accuracy")]
         rows.append([row["world_size"], *spans, row["limits"]])
     return table(["GPUs", "hours", "node-hours", "accuracy (%)", "limits"], rows)
 

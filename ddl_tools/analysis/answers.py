@@ -13,9 +13,9 @@ from ddl_tools.analysis.figures import shares
 from ddl_tools.analysis.figures.accuracy_differences import answers, lost
 from ddl_tools.analysis.figures.memory import least_of_each
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.analysis.plot.rows import cell_text, named, ratio_text
-from ddl_tools.analysis.plot.style import three_digits
+from ddl_tools.analysis.plot.rows import cell_text, named
 from ddl_tools.analysis.ratio_answers import compared, nearest
+from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.labels import plural
 
 MOST_ROWS, MOST_SENTENCES = 10, 3
@@ -117,7 +117,7 @@ def _largest(points: Points, size: str = "world_size") -> Points:
 
 def _bounded(points: Points) -> Points:
     table = named(points[points["ratio"].notna()]).sort_values("ratio", kind="stable")
-    shares_of_bound = [ratio_text(row) for row in table.to_dict("records")]
+    shares_of_bound = [f"{Estimate.of(row, 'ratio'):.2f}" for row in table.to_dict("records")]
     return table.assign(share=shares_of_bound, ahead=table["loading"] / table["training"])
 
 

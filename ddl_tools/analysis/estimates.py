@@ -7,11 +7,12 @@ counts how often the intervals cover.
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit  # Student's t: scipy.stats takes fifty times as long
+
+from ddl_tools.estimate import Estimate
 
 LEVEL = 0.95
 ALPHA = 0.05
@@ -23,33 +24,12 @@ LEAST_SHOWN = 3  # observations of an interval that is shown: that of two may be
 GREATER, LESS, EQUIVALENT, INCONCLUSIVE = "greater", "less", "equivalent", "inconclusive"
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A ratio (or a value) from n observations of its logarithm.
-
-    low and high are its two-sided 95 % interval, ``ratio * exp(-+ t * log_se)`` with Student's t of
-    ``df`` degrees of freedom. With n < 2 all but ``ratio`` and ``log_mean`` are NaN, without any
-    observation these are as well.
-    """
-
-    n: int
-    ratio: float
-    low: float
-    high: float
-    log_mean: float
-    log_se: float
-    df: float
-
-    def columns(self, name: str = "value") -> dict[str, float]:
-        """Return the columns value, low and high of a table, or name, name_low and name_high."""
-        stem = "" if name == "value" else f"{name}_"
-        return {name: self.ratio, f"{stem}low": self.low, f"{stem}high": self.high}
-
-
 def middle(values: ArrayLike) -> Estimate:
     """Return the geometric mean of some values with the interval of Student's t on logs.
 
-    `ValueError` here and below, if a value is not positive and finite.
+    The two-sided 95 % interval is ``value * exp(-+ t * log_se)``, with Student's t of ``df``
+    degrees of freedom. One value has no interval; of no value, the estimate is NaN. `ValueError`
+    here and below, if a value is not positive and finite.
     """
     return _of_logs(_logs(values))
 
@@ -114,11 +94,16 @@ def decision(estimate: Estimate, margin: float = MARGIN) -> str:
     return LESS if estimate.high < 1 else INCONCLUSIVE
 
 
-def of_interval(n: int, value: float, low: float, high: float) -> Estimate:
-    """Return the estimate of n observations with this interval, of n - 1 degrees of freedom."""
+def of_interval(n: int, found: Estimate) -> Estimate:
+    """Return an estimate of n observations as its interval gives it: n - 1 degrees of freedom."""
     df = n - 1 if n > 1 else math.nan
-    log_se = math.log(high / low) / (2 * _quantile(df))
-    return _estimate(n, math.log(value), log_se, df)
+    log_se = math.log(found.high / found.low) / (2 * _quantile(df))
+    return _estimate(n, found.log_mean, log_se, df)
+
+
+def shown(estimate: Estimate) -> Estimate:
+    """Return the estimate as it is shown: without the interval of fewer than `LEAST_SHOWN`."""
+    return estimate if estimate.n >= LEAST_SHOWN else estimate.alone()
 
 
 def resolution(log_sd: float, n: int) -> float:
@@ -153,7 +138,7 @@ def _of_logs(logs: np.ndarray) -> Estimate:
 def _estimate(n: int, log_mean: float, log_se: float, df: float) -> Estimate:
     half = _quantile(df) * log_se
     low, high = math.exp(log_mean - half), math.exp(log_mean + half)
-    return Estimate(n, math.exp(log_mean), low, high, log_mean, log_se, df)
+    return Estimate(math.exp(log_mean), low, high, n, log_se, df)
 
 
 def _quantile(df: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.estimates import Estimate
+from ddl_tools.estimate import Estimate
 
 WALL, CPU = "throughput_samples_per_s", "throughput_samples_per_cpu_s"
 
@@ -124,7 +124,7 @@ def of_runs(one: Sample, other: Sample) -> Estimate:
     """
     commits = common_commits(one, other)
     if len(commits) > 1:
-        means = ([estimates.middle(side.of(at)).ratio for at in commits] for side in (one, other))
+        means = ([estimates.middle(side.of(at)).value for at in commits] for side in (one, other))
         return estimates.paired_ratio(*means)
     sides = [side.of(commits[0]) if commits else side.values for side in (one, other)]
     return estimates.unpaired_ratio(*sides)

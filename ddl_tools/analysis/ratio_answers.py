@@ -6,8 +6,8 @@ import pandas as pd
 
 from ddl_tools.analysis.confirmation import doubtful
 from ddl_tools.analysis.figures import comparison
-from ddl_tools.analysis.plot.rows import cell_text, ratio_text
-from ddl_tools.analysis.plot.style import three_digits
+from ddl_tools.analysis.plot.rows import cell_text
+from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.labels import plural
 
 _MOST_NAMED = 4  # configurations in one sentence
@@ -73,7 +73,7 @@ def _growths(points: pd.DataFrame) -> list[str]:
     for row in grown.to_dict("records"):
         name = row["label"].rpartition(", ")[0]
         texts.append(
-            f"{name} {ratio_text(row, 'growth_ratio')} ({comparison.word(row, 'growth_')})"
+            f"{name} {Estimate.of(row, 'growth_ratio'):.2f} ({comparison.word(row, 'growth_')})"
         )
     sizes = f"Throughput on {plural(many, 'rank')}, relative to {plural(few, 'rank')}"
     return [f"{sizes} of the same configuration: {'; '.join(texts[:_MOST_GROWN])}."]
@@ -85,7 +85,7 @@ def _against(row: Any, base: str) -> str:
     if again := _again(row):
         words.append(f"{again} when measured again")
     note = f" ({', '.join(words)})" if any(words) else ""
-    return f"{comparison.without(row['label'], base)} {ratio_text(row)}{note}"
+    return f"{comparison.without(row['label'], base)} {Estimate.of(row, 'ratio'):.2f}{note}"
 
 
 def _again(row: Any) -> str:
@@ -93,7 +93,7 @@ def _again(row: Any) -> str:
     if pd.isna(row.get("again_decision")):
         return ""
     changed = row["again_decision"] != row["decision"]
-    parts = [ratio_text(row, "again_ratio")] if row["disjoint"] else []
+    parts = [f"{Estimate.of(row, 'again_ratio'):.2f}"] if row["disjoint"] else []
     return " and ".join([*parts, *([comparison.word(row, "again_")] if changed else [])])
 
 
@@ -101,7 +101,7 @@ def unconfirmed(points: pd.DataFrame) -> list[str]:
     """Return each ratio that a second measurement does not confirm, beside the second one."""
     return [
         f"{row['label']} {_ratio_to(row, points)} ({comparison.word(row)}), measured again "
-        f"{ratio_text(row, 'again_ratio')} ({comparison.word(row, 'again_')}"
+        f"{Estimate.of(row, 'again_ratio'):.2f} ({comparison.word(row, 'again_')}"
         f"{', intervals do not overlap' if row['disjoint'] else ''})"
         for row in doubtful(points).to_dict("records")
     ]
@@ -111,7 +111,7 @@ def _ratio_to(row: Any, points: pd.DataFrame) -> str:
     """Return a ratio, with the baseline unless all of a panel have it."""
     first = points["label"][points["label"] == points["base"]]
     own = "" if row["base"] in set(first) else comparison.without(row["base"], row["label"])
-    return ratio_text(row) + (f" of {own}" if own else "")
+    return f"{Estimate.of(row, 'ratio'):.2f}" + (f" of {own}" if own else "")
 
 
 def nearest(points: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +122,7 @@ def nearest(points: pd.DataFrame) -> pd.DataFrame:
     rows = table.to_dict("records")
     words = ["baseline" if row["label"] == row["base"] else comparison.word(row) for row in rows]
     again = [
-        f"{ratio_text(row, 'again_ratio')}, {comparison.word(row, 'again_')}"
+        f"{Estimate.of(row, 'again_ratio'):.2f}, {comparison.word(row, 'again_')}"
         if not pd.isna(row.get("again_decision"))
         else ""
         for row in rows

@@ -17,10 +17,10 @@ from ddl_tools.analysis.figures.accuracy_differences import LAST, differences, l
 from ddl_tools.analysis.figures.accuracy_runs import RUNNING
 from ddl_tools.analysis.paper import AACH, Paper, in_table_2
 from ddl_tools.analysis.plot import style
-from ddl_tools.analysis.plot.rows import interval, ratio_text
 from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import runs_table, windows_table
+from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.labels import plural
 from ddl_tools.records.paths import Tree
 
@@ -101,7 +101,7 @@ def _of_speed(points: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     """Yield the ratios to the baseline, and those to the same on the fewest ranks."""
     for row in points.to_dict("records"):
         for name, stem in (("throughput", ""), ("speed-up", "growth_")):
-            if text := ratio_text(row, f"{stem}ratio"):
+            if text := f"{Estimate.of(row, f'{stem}ratio'):.2f}":
                 than = plural(int(row["growth_from"]), "rank") if stem else row["base"]
                 decision = row[f"{stem}decision"]
                 note = f", {comparison.word(row, stem)}" if pd.isna(decision) else ""
@@ -114,17 +114,14 @@ def _of_accuracy(points: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     hardware = own.groupby("study")["hardware"].first()
     for row in differences(own).to_dict("records"):
         name = f"{row['label']}, batch {row['global_batch_size']}"
-        text = f"{_points(row, 'difference', '{:+.1f}')} against {style.way_name('sgd', LAST)}"
+        points = Estimate.of(row, "difference").times(100)
+        text = f"{points:+.1f} points against {style.way_name('sgd', LAST)}"
         yield name, "accuracy", text, row["decision"], hardware[row["study"]]
     for row in lost(own).to_dict("records"):
         name = f"{row['label']}, batch {row['to_batch']}"
-        text = f"{_points(row, 'lost', '{:.1f}')} lost from batch {row['from_batch']} on"
+        points = Estimate.of(row, "lost").times(100)
+        text = f"{points:.1f} points lost from batch {row['from_batch']} on"
         yield name, "accuracy lost", text, row["decision"], hardware[row["study"]]
-
-
-def _points(row: dict[str, Any], column: str, form: str) -> str:
-    ends = {end: 100 * row[end] for end in ("low", "high")}
-    return f"{form.format(100 * row[column])} points{interval(ends, form)}"
 
 
 # --- numbers of the paper itself ---
@@ -158,6 +155,6 @@ def _numbers(paper: Paper) -> dict[str, str]:
     derived = paper.derived
     signs = derived["bound"].map({"lower": ">", "upper": "<"}).fillna("")
     units = (" " + derived["unit"].replace("1", "")).str.rstrip()
-    values = signs + derived["value"].map(style.three_digits) + units
+    values = signs + derived["value"].map(three_digits) + units
     texts, names = [*stated["printed"], *values], [*stated["statement"], *derived["statement"]]
     return {name: f"{text} ({name})" for name, text in zip(names, texts, strict=True)}

@@ -14,11 +14,11 @@ from ddl_core.files import some
 from ddl_core.registry import title
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import commits
-from ddl_tools.analysis.estimates import Estimate
 from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample
 from ddl_tools.analysis.metrics import J_PER_KWH
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import write_tables
+from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.labels import plural
 from ddl_tools.launch.report import write_study_page
 from ddl_tools.recommend import plan
@@ -29,7 +29,6 @@ from ddl_tools.records import agreement
 from ddl_tools.records.ledger import read_study
 from ddl_tools.records.paths import Tree, results_words
 from ddl_tools.records.storage import write_atomically
-from ddl_tools.scaling.configuration import Span, digits
 from ddl_tools.study import Study, YamlDumper
 
 CODE = Path(__file__).with_name("code.py.j2")
@@ -92,19 +91,20 @@ class Answer:
         change = difference(self.leader, self.default)
         match self.verdict:
             case Verdict.PROVEN:
-                return f"{self.verdict}: {change}, {span(self.ratio)} times the default"
+                return f"{self.verdict}: {change}, {estimates.shown(self.ratio)} times the default"
             case Verdict.UNPROVEN:
                 return (
-                    f"{self.verdict}: {change}, {span(self.ratio)} times the default; "
+                    f"{self.verdict}: {change}, {estimates.shown(self.ratio)} times the default; "
                     f"{plural(self._minutes(), 'more minute')} would do"
                 )
             case Verdict.DISTURBED:
                 return (
                     f"{self.verdict}: {self._machine()}; the fastest so far, {change}, reached "
-                    f"{span(self.ratio)} times the default; call again on a quiet machine"
+                    f"{estimates.shown(self.ratio)} times the default; call again on a quiet "
+                    "machine"
                 )
         return f"{self.verdict}" + (
-            f"; the fastest other one, {change}, reached {span(self.ratio)} of it"
+            f"; the fastest other one, {change}, reached {estimates.shown(self.ratio)} of it"
             if self.ratio.n
             else ""
         )
@@ -114,7 +114,7 @@ class Answer:
         starts = STARTS
         if self.ratio.n > 1:
             spread = self.ratio.log_se * math.sqrt(self.ratio.n)
-            while starts < 100 and estimates.resolution(spread, starts) > self.ratio.ratio - 1:
+            while starts < 100 and estimates.resolution(spread, starts) > self.ratio.value - 1:
                 starts += 1
         block_s = self.search.block_s([self.default, self.leader])
         return max(1, math.ceil(max(1, starts - self.ratio.n) * block_s / 60))
@@ -174,12 +174,12 @@ class Answer:
         if not mean.n:
             return "not measured"
         interval = "95 % interval" if mean.n >= estimates.LEAST_SHOWN else "too few for an interval"
-        return f"{span(mean)} images/s ({plural(mean.n, 'start')}, {interval})"
+        return f"{estimates.shown(mean)} images/s ({plural(mean.n, 'start')}, {interval})"
 
     def _speed(self) -> str:
         text = self._rate(self.chosen)
         if self.chosen != self.default:
-            return f"{text}; {span(self.ratio)} times the default"
+            return f"{text}; {estimates.shown(self.ratio)} times the default"
         return text
 
     def _larger(self) -> str:
@@ -202,7 +202,7 @@ class Answer:
             ratio = self._ratio(spec, self.chosen)
             said = estimates.decision(ratio)
             name = {estimates.EQUIVALENT: "within 5 %", estimates.LESS: "slower"}.get(said)
-            lists[name or "not decided"].append(f"{self._named(spec)} ({span(ratio)})")
+            lists[name or "not decided"].append(f"{self._named(spec)} ({estimates.shown(ratio)})")
         return "; ".join(f"{name}: {some(texts)}" for name, texts in lists.items() if texts)
 
     def _untried(self) -> list[str]:
@@ -260,7 +260,7 @@ class Answer:
         if training and loading:
             parts.append(
                 f"{100 / training:.0f} % of its training alone; the loader alone is "
-                f"{digits(loading)} times as fast"
+                f"{three_digits(loading)} times as fast"
             )
         limit = max(gains, key=lambda name: gains[name], default=COMPUTE)
         if gains.get(limit, 0.0) >= WORTH:
@@ -281,7 +281,7 @@ class Answer:
         if promised is None or not mean.n:
             return 0.0, 0.0
         rates = self.known.rates
-        return rates[promised.training] / mean.ratio, rates[promised.loading] / mean.ratio
+        return rates[promised.training] / mean.value, rates[promised.loading] / mean.value
 
     def _training(self) -> str:
         mean, images = self._sample(self.chosen).mean, self.space.images
@@ -289,8 +289,8 @@ class Answer:
             return ""
         epochs = self.search.request.epochs
         hours = estimates.scaled(mean, epochs * images / 3600, power=-1)
-        short = hours.ratio < 1
-        took = span(estimates.scaled(hours, 60) if short else hours)
+        short = hours.value < 1
+        took = estimates.shown(hours.times(60) if short else hours)
         joules = self._runs.loc[self._ids(self.chosen), "energy_j_per_image"].mean()
         energy = "energy not measured"
         if joules > 0:
@@ -344,10 +344,3 @@ def write_study_file(study: Study, tree: Tree) -> Path:
     content = study.model_dump(exclude_none=True, exclude_defaults=True)
     write_atomically(path, yaml.dump(content, Dumper=YamlDumper, sort_keys=False))
     return path
-
-
-def span(found: Estimate) -> str:
-    """Return a value with three digits and, from enough starts, its interval."""
-    if found.n < estimates.LEAST_SHOWN:
-        return digits(found.ratio)
-    return str(Span(found.ratio, found.low, found.high))

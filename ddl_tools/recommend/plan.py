@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, SpecError
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.estimates import MARGIN, Estimate
+from ddl_tools.analysis.estimates import MARGIN
+from ddl_tools.estimate import Estimate
 
 Level = Mapping[str, Any]
 """Fields of `RunSpec` that a change sets."""
@@ -301,7 +302,7 @@ def ranking(space: Space, known: Known) -> list[RunSpec]:
     ratios = {spec: known.ratio(spec, space.default) for spec in others
               if spec.global_batch_size == same}  # fmt: skip
     compared = [spec for spec, ratio in ratios.items() if ratio.n]
-    return sorted(compared, key=lambda spec: -ratios[spec].ratio)
+    return sorted(compared, key=lambda spec: -ratios[spec].value)
 
 
 def rivals(space: Space, known: Known) -> list[RunSpec]:
@@ -335,7 +336,7 @@ def rivals(space: Space, known: Known) -> list[RunSpec]:
         seen[loader] += 1
     new.sort(key=lambda spec: (no_use[spec], turns[spec]))
     started = ranking(space, known)
-    ratios = [known.ratio(spec, space.default).ratio for spec in started]
+    ratios = [known.ratio(spec, space.default).value for spec in started]
     close = [
         spec for spec, ratio in zip(started, ratios, strict=True) if ratio * CLOSE >= ratios[0]
     ]
@@ -420,4 +421,4 @@ def verdict(ratio: Estimate, disturbance: float = 0.0, compared: int = 1) -> Ver
         return Verdict.PROVEN
     if disturbance > DISTURBED:
         return Verdict.DISTURBED
-    return Verdict.UNPROVEN if ratio.n and ratio.ratio >= 1 + MARGIN else Verdict.DEFAULT
+    return Verdict.UNPROVEN if ratio.n and ratio.value >= 1 + MARGIN else Verdict.DEFAULT

@@ -260,7 +260,7 @@ class Search:
             spec = first(item.spec)
             if rows:
                 values = [row.throughput_samples_per_s for row in rows]
-                rate = estimates.middle(values).ratio
+                rate = estimates.middle(values).value
                 found.rates[spec] = max(rate, found.rates.get(spec, 0.0))
             elif item.state in FAILED and spec not in found.rates:
                 found.failed[spec] = item.reason

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ddl_tools.estimate import Estimate
 from ddl_tools.records.paths import PAPER
-from ddl_tools.scaling.configuration import Span
 from ddl_tools.scaling.measured import Measured
 from ddl_tools.scaling.paper import ACCURACY_MODEL, EPOCHS, read_rows
 
@@ -24,11 +24,11 @@ class Accuracy:
     ``level``: it is the same below the smallest batch, as the paper states.
     """
 
-    known: Mapping[str, Mapping[int, Span]]
+    known: Mapping[str, Mapping[int, Estimate]]
     source: str
     level: bool = False
 
-    def at(self, batch: int) -> tuple[tuple[str, ...], Span | None]:
+    def at(self, batch: int) -> tuple[tuple[str, ...], Estimate | None]:
         """Return the best schedules at a batch, equal within `MARGIN`, and the accuracy they reach.
 
         None below the smallest known batch, unless accuracy is level there.
@@ -41,7 +41,7 @@ class Accuracy:
         equal = [name for name, span in spans.items() if span.value > best.value - MARGIN]
         return tuple(equal), best
 
-    def _at(self, points: Mapping[int, Span], batch: int) -> Span | None:
+    def _at(self, points: Mapping[int, Estimate], batch: int) -> Estimate | None:
         batches = sorted(points)
         below = [one for one in batches if one <= batch]
         above = [one for one in batches if one >= batch]
@@ -49,11 +49,11 @@ class Accuracy:
             return points[batches[0]] if self.level else None
         before = points[below[-1]]
         if not above:
-            return Span(before.value, 0.0, before.high)
+            return Estimate(before.value, 0.0, before.high)
         after = points[above[0]]
         places = np.log([below[-1], above[0]])
         value = float(np.interp(np.log(batch), places, [before.value, after.value]))
-        return Span(value, min(before.low, after.low), max(before.high, after.high))
+        return Estimate(value, min(before.low, after.low), max(before.high, after.high))
 
 
 def of_paper(model: str, dataset: str, epochs: int) -> Accuracy | None:
@@ -93,14 +93,14 @@ def of_records(runs: Iterable[Measured], epochs: int) -> Accuracy | None:
     return Accuracy(_spans(reached), source) if reached else None
 
 
-def _spans(reached: Iterable[tuple[str, int, float]]) -> dict[str, dict[int, Span]]:
+def _spans(reached: Iterable[tuple[str, int, float]]) -> dict[str, dict[int, Estimate]]:
     """Return the mean of repeats by schedule and batch, and their range widened by `MARGIN`."""
     values: dict[str, dict[int, list[float]]] = {}
     for schedule, batch, percent in reached:
         values.setdefault(schedule, {}).setdefault(batch, []).append(percent)
     return {
         schedule: {
-            batch: Span(
+            batch: Estimate(
                 float(np.mean(own)), max(min(own) - MARGIN, 0.0), min(max(own) + MARGIN, 100.0)
             )
             for batch, own in batches.items()

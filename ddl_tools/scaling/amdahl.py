@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from ddl_tools.estimate import Estimate
+
 Values = NDArray[np.float64]
 Bound = Literal["value", "lower", "upper"]
 
@@ -33,14 +35,6 @@ class Observation(NamedTuple):
     value: float
     bound: Bound = "value"
     statement: str = ""
-
-
-class Band(NamedTuple):
-    """Median and 90 % band of one more value, arrays of one shape."""
-
-    value: Values
-    low: Values
-    high: Values
 
 
 def efficiency(serial: ArrayLike, ranks: ArrayLike, base: float) -> Values:
@@ -68,14 +62,13 @@ class Posterior:
     spread: Values = field(repr=False)
     weight: Values = field(repr=False)
 
-    def throughput(self, ranks: Sequence[int]) -> Band:
-        """Return the band of the throughput that one more run would have."""
-        return Band(*np.array([self._quantiles(count) for count in ranks]).T)
+    def throughput(self, ranks: int) -> Estimate:
+        """Return median and 90 % band of the throughput that one more run would have.
 
-    def _quantiles(self, count: int) -> Values:
-        """Return median and ends of the mixture of normal distributions over the grid."""
-        mean = np.log(efficiency(self.serial, count, self.base))
-        mean = mean + np.log(count / self.base) + self.centre
+        They are quantiles of the mixture of normal distributions over the grid.
+        """
+        mean = np.log(efficiency(self.serial, ranks, self.base))
+        mean = mean + np.log(ranks / self.base) + self.centre
         noise = np.hypot(self.noise, self.spread)
         normal = ndtri((np.arange(_NORMALS) + 0.5) / _NORMALS)
         values = (mean[:, None] + noise[:, None] * normal).ravel()
@@ -83,7 +76,7 @@ class Posterior:
         passed = np.cumsum(np.repeat(self.weight, _NORMALS)[order])
         tail = (1 - COVERAGE) / 2
         levels = np.array([0.5, tail, 1 - tail])
-        return np.exp(np.interp(levels, passed / passed[-1], values[order]))
+        return Estimate(*np.exp(np.interp(levels, passed / passed[-1], values[order])).tolist())
 
 
 def fit_throughput(observed: Sequence[Observation]) -> Posterior:

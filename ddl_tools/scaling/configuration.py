@@ -2,32 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
+from ddl_tools.estimate import Estimate
 
 MAX_EXTRAPOLATION = 4  # times the largest known number of ranks
-
-
-class Span(NamedTuple):
-    """A value and its range."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        """Return both with three digits."""
-        return f"{digits(self.value)} [{digits(self.low)}, {digits(self.high)}]"
-
-
-def digits(value: float) -> str:
-    """Return a value with three digits, or more where it has more before the point."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +32,7 @@ class Configuration:
     ranks_per_node: int
     sizes: tuple[int, ...]
     sources: tuple[str, ...]
-    throughput: Callable[[int], Span]
+    throughput: Callable[[int], Estimate]
     in_jobs: bool = False
     describes: Callable[[RunSpec], bool] = lambda spec: False
 
@@ -66,10 +49,11 @@ class Configuration:
         """Return how many times beyond the largest known number of ranks this is; 1 is within."""
         return max(ranks / self.sizes[-1], 1.0)
 
-    def hours(self, ranks: int, images: int) -> Span:
+    def hours(self, ranks: int, images: int) -> Estimate:
         """Return the hours in which `images` are trained on."""
         rate = self.throughput(ranks)
-        return Span(*(images / part / 3600 for part in (rate.value, rate.high, rate.low)))
+        value, low, high = (images / part / 3600 for part in (rate.value, rate.high, rate.low))
+        return Estimate(value, low, high)
 
 
 def positive(**values: ArrayLike) -> None:

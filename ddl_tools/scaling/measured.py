@@ -6,6 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddl_tools.estimate import Estimate
 from ddl_tools.labels import labels, phrase, plural
 from ddl_tools.records.damage import examine
 from ddl_tools.records.identity import FACTS, SOFTWARE, SPEED, description, key
@@ -15,7 +16,7 @@ from ddl_tools.records.rounds import Round, round_of, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord
 from ddl_tools.records.software import differing
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
-from ddl_tools.scaling.configuration import Configuration, Span
+from ddl_tools.scaling.configuration import Configuration
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +132,8 @@ def _configuration(
     spec = records[0].spec
     posterior = fit_throughput([Observation(one.world_size, rate) for one, rate in group])
 
-    def rate(ranks: int) -> Span:
-        return Span(*(float(part[0]) for part in posterior.throughput([ranks])))
+    def rate(ranks: int) -> Estimate:
+        return posterior.throughput(ranks)
 
     folders = sorted({str(tree.study(one.study).relative_to(tree.root.parent)) for one in records})
     return Configuration(

@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 
 from ddl_core.errors import SpecError
+from ddl_tools.estimate import Estimate
 from ddl_tools.scaling.accuracy import Accuracy
-from ddl_tools.scaling.configuration import Configuration, Span, positive
+from ddl_tools.scaling.configuration import Configuration, positive
 
 Verdict = Literal["met", "uncertain", "violated"]
 
@@ -48,9 +49,9 @@ class Option:
     configuration: Configuration
     ranks: int
     nodes: int
-    deadline: Span
-    node_hours: Span
-    accuracy: Span | None
+    deadline: Estimate
+    node_hours: Estimate
+    accuracy: Estimate | None
     schedules: tuple[str, ...]
 
     @property
@@ -80,7 +81,7 @@ class Option:
         )
 
 
-def _verdict(name: str, span: Span | None, limit: float) -> Verdict:
+def _verdict(name: str, span: Estimate | None, limit: float) -> Verdict:
     if span is None:
         return "uncertain"
     if _violation(name, span, limit) <= 0:
@@ -89,7 +90,7 @@ def _verdict(name: str, span: Span | None, limit: float) -> Verdict:
     return "uncertain" if reached and span.low != span.high else "violated"
 
 
-def _violation(name: str, span: Span | None, limit: float) -> float:
+def _violation(name: str, span: Estimate | None, limit: float) -> float:
     if span is None:
         return np.inf
     if name == "accuracy":
@@ -115,7 +116,7 @@ def options(
         if configuration.covers(count) and batch <= images:
             hours, nodes = configuration.hours(count, epochs * images), -(-count // ranks_per_node)
             schedules, reached = accuracy.at(batch) if accuracy else ((), None)
-            cost = Span(*(nodes * part for part in hours))
+            cost = hours.times(nodes)
             found.append(Option(configuration, count, nodes, hours, cost, reached, schedules))
     return found
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import DataError
+from ddl_tools.estimate import Estimate
 from ddl_tools.records.paths import PAPER
 from ddl_tools.scaling.amdahl import Bound, Observation, efficiency, serial_part
-from ddl_tools.scaling.configuration import Configuration, Span
+from ddl_tools.scaling.configuration import Configuration
 
 BASE = 4  # GPUs, one node of JUWELS Booster
 EPOCHS = 90  # of a stated time, and of a stated accuracy
@@ -144,13 +145,13 @@ def _configuration(
 ) -> Configuration:
     settings = {row["name"]: row["value"] for row in read_rows(PAPER / "settings.csv")}
 
-    def throughput(ranks: int) -> Span:
+    def throughput(ranks: int) -> Estimate:
         known = efficiency_range(about, ranks)
         assert known is not None
         images = EPOCHS * IMAGENET_TRAIN_IMAGES / BASE * ranks
         low = images * known[0] / (base_s + ROUNDING_S)
         high = images * known[1] / (base_s - ROUNDING_S)
-        return Span(float(np.sqrt(low * high)), low, high)
+        return Estimate(float(np.sqrt(low * high)), low, high)
 
     def describes(spec: RunSpec) -> bool:
         """Compare what the paper states; it says nothing of precision (N2)."""

@@ -1,6 +1,9 @@
 """Advice as text, and as rows for the notebook and the figure."""
 
+import math
+
 from ddl_core.registry import title
+from ddl_tools.estimate import Estimate
 from ddl_tools.labels import plural
 from ddl_tools.markdown import aligned
 from ddl_tools.scaling.accuracy import MARGIN
@@ -35,8 +38,7 @@ def _row(one: Option, advice: Advice) -> Row:
     }
     spans = {"hours": one.deadline, "node_hours": one.node_hours, "accuracy": one.accuracy}
     for name, span in spans.items():
-        ends = (f"{name}{end}" for end in ("", "_low", "_high"))
-        found |= dict(zip(ends, span or (None, None, None), strict=True))
+        found |= (span or Estimate(math.nan)).columns(name)
     return found | {
         "request": request(advice),
         **{f"limit_{name}": getattr(limits, name) for name in UNITS},

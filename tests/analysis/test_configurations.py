@@ -161,7 +161,7 @@ def test_runs_that_shared_a_job_are_pairs(tree: Tree, make_run: MakeRun) -> None
     sides = [interleaved.of("laptop", part["run_id"]) for _, part in runs.groupby("strategy")]
     ratio = interleaved.ratio(*sides)
     assert ratio.n == 3  # not six windows: those of one run are no pairs of their own
-    assert ratio.ratio == pytest.approx(1.26, rel=1e-3)
+    assert ratio.value == pytest.approx(1.26, rel=1e-3)
     assert ratio.high / ratio.low < 1.05
     assert configuration_table(runs, windows)["windows"].tolist() == [0, 0]
 

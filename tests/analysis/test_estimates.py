@@ -7,12 +7,13 @@ import pytest
 from scipy import stats
 
 from ddl_tools.analysis import estimates
+from ddl_tools.estimate import Estimate
 
 ABOVE = np.array([11.0, 12.5, 10.2, 13.1, 11.9])
 BASE = np.array([10.0, 11.2, 10.4, 11.6, 10.5])
 
 
-def interval(estimate: estimates.Estimate) -> tuple[float, float]:
+def interval(estimate: Estimate) -> tuple[float, float]:
     return estimate.low, estimate.high
 
 
@@ -20,7 +21,7 @@ def test_pairs_are_students_t_on_log_ratios() -> None:
     ratio = estimates.paired_ratio(ABOVE, BASE)
     expected = stats.ttest_rel(np.log(ABOVE), np.log(BASE))
     assert interval(ratio) == pytest.approx(np.exp(expected.confidence_interval(0.95)))
-    assert ratio.ratio == pytest.approx(stats.gmean(ABOVE / BASE))
+    assert ratio.value == pytest.approx(stats.gmean(ABOVE / BASE))
     assert (ratio.n, ratio.df) == (5, 4)
     with pytest.raises(ValueError, match="not 5 and 4"):
         estimates.paired_ratio(ABOVE, BASE[:4])
@@ -46,8 +47,8 @@ def test_a_reciprocal_and_an_efficiency_say_the_same_as_their_ratio() -> None:
     assert interval(reciprocal) == pytest.approx((1 / ratio.high, 1 / ratio.low))
     assert estimates.p_greater(ratio) == pytest.approx(estimates.p_less(reciprocal))
     half = estimates.scaled(ratio, 0.5)
-    expected = (ratio.ratio / 2, ratio.low / 2, ratio.high / 2)
-    assert (half.ratio, *interval(half)) == pytest.approx(expected)
+    expected = (ratio.value / 2, ratio.low / 2, ratio.high / 2)
+    assert (half.value, *interval(half)) == pytest.approx(expected)
     # Whether the efficiency is below 1 is whether the ratio is below 2.
     assert estimates.p_less(half) == pytest.approx(estimates.p_less(ratio, 2.0))
 
@@ -67,7 +68,7 @@ def test_one_observation_has_no_interval_and_decides_nothing(values: list[float]
 
 def test_values_without_spread_have_an_interval_without_width() -> None:
     same = estimates.paired_ratio([4.0, 4.0], [2.0, 2.0])
-    assert (same.ratio, *interval(same)) == pytest.approx((2, 2, 2))
+    assert (same.value, *interval(same)) == pytest.approx((2, 2, 2))
     assert estimates.decision(same) == estimates.GREATER
     assert estimates.p_greater(estimates.paired_ratio([2.0, 2.0], [2.0, 2.0])) == 1
     welch = estimates.unpaired_ratio([4.0, 4.0, 4.0], [2.0, 2.0])
@@ -104,5 +105,5 @@ def test_the_pairs_needed_are_the_fewest_of_that_half_width(log_sd: float, margi
     assert n == 2 or estimates.resolution(log_sd, n - 1) > margin
     ratio = estimates.paired_ratio(ABOVE, BASE)
     spread = float(np.std(np.log(ABOVE / BASE), ddof=1))
-    assert estimates.resolution(spread, 5) == pytest.approx(ratio.high / ratio.ratio - 1)
+    assert estimates.resolution(spread, 5) == pytest.approx(ratio.high / ratio.value - 1)
     assert math.isinf(estimates.resolution(spread, 1))

@@ -85,7 +85,7 @@ def test_the_first_line_says_what_is_known() -> None:
     assert proven.startswith("faster, proven: torch.compile, 1.51 [")
     assert proven.endswith("times the default")
     assert head_of([1.5], Verdict.UNPROVEN).endswith(
-        "1.5 times the default; 2 more minutes would do"
+        "1.50 times the default; 2 more minutes would do"
     )
     assert "; the fastest other one, torch.compile, reached 0.9" in head_of([0.9], Verdict.DEFAULT)
     assert head_of([], Verdict.DEFAULT) == "no proven gain: keep the default"

@@ -96,7 +96,7 @@ def test_changes_that_help_only_together_are_found() -> None:
     leader = plan.ranking(SPACE, made.known)[0]
     assert (leader.loader, leader.channels_last, leader.compile) == ("turbo", True, True)
     ratio = made.known.ratio(leader, DEFAULT)
-    assert ratio.ratio == pytest.approx(2.4)
+    assert ratio.value == pytest.approx(2.4)
     assert plan.verdict(ratio) == Verdict.PROVEN
 
 

@@ -4,13 +4,17 @@ from typing import Any
 import pytest
 
 from ddl_core.errors import SpecError
+from ddl_tools.estimate import Estimate
 from ddl_tools.scaling.accuracy import Accuracy
-from ddl_tools.scaling.configuration import Configuration, Span
+from ddl_tools.scaling.configuration import Configuration
 from ddl_tools.scaling.options import Limits, Option, nearest, options, pareto_front
 
 IMAGES, BATCH = 36_000, 100
 ACCURACY = Accuracy(
-    {"step": {400: Span(80, 79, 81), 1600: Span(60, 59, 61)}, "cosine": {400: Span(70, 69, 71)}},
+    {
+        "step": {400: Estimate(80, 79, 81), 1600: Estimate(60, 59, 61)},
+        "cosine": {400: Estimate(70, 69, 71)},
+    },
     "a test",
     level=True,
 )
@@ -19,9 +23,9 @@ ACCURACY = Accuracy(
 def configuration(step_s: float = 1.0, epoch_s: float = 0.0, **changes: Any) -> Configuration:
     """Return a configuration with a constant cost per epoch, known to 10 %."""
 
-    def throughput(ranks: int) -> Span:
+    def throughput(ranks: int) -> Estimate:
         rate = IMAGES / (IMAGES / BATCH / ranks * step_s + epoch_s)
-        return Span(rate, rate / 1.1, rate * 1.1)
+        return Estimate(rate, rate / 1.1, rate * 1.1)
 
     names = ("Example Booster", "ddp", "native", "")
     known = Configuration(*names, BATCH, 4, (4, 8), ("two runs",), throughput)
@@ -67,9 +71,11 @@ def test_a_limit_is_met_uncertain_or_violated_by_the_whole_range() -> None:
 def test_the_best_schedules_are_named_and_beyond_the_largest_batch_nothing_is_certain() -> None:
     four, middle, most, more = made(4, 8, 16, 32)
     assert four.schedules == ("step",)
-    assert four.accuracy == (80, 79, 81)
-    assert middle.accuracy == pytest.approx((70, 59, 81))  # half way between, as a logarithm
-    assert most.accuracy == (60, 59, 61) or most.schedules == ("cosine",)
+    assert four.accuracy == Estimate(80, 79, 81)
+    assert list(middle.accuracy.columns().values()) == pytest.approx(
+        (70, 59, 81)
+    )  # half way between, as a logarithm
+    assert most.accuracy == Estimate(60, 59, 61) or most.schedules == ("cosine",)
     assert more.accuracy.low == 0
 
 

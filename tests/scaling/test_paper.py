@@ -80,7 +80,7 @@ def test_times_by_hand() -> None:
     assert hours.low == pytest.approx(12.5 * 4 / 64)
     assert hours.high == pytest.approx(13.5 * 4 / 64 / 0.85)
     assert hours.value == pytest.approx((hours.low * hours.high) ** 0.5), "the geometric mean"
-    assert one.hours(4, IMAGES)[1:] == pytest.approx((12.5, 13.5))
+    assert list(one.hours(4, IMAGES).columns().values())[1:] == pytest.approx((12.5, 13.5))
 
 
 def test_a_step_by_hand() -> None:

@@ -77,10 +77,9 @@ def _row(group: pd.DataFrame, evaluation: str) -> dict[str, Any]:
         "failed": int(failed.sum()),
         "repeats": ";".join(map(str, group.loc[good.index, "repeat"])),
         "values": ";".join(f"{value:.6g}" for value in good),
-        "value": good.mean(),
+        **estimates.shown(mean).log().columns(),
+        "value": good.mean(),  # not by way of logarithms: the same last digit
         "sd": good.std(),
-        "low": np.log(mean.low) if mean.n >= estimates.LEAST_SHOWN else np.nan,
-        "high": np.log(mean.high) if mean.n >= estimates.LEAST_SHOWN else np.nan,
         "diverged_value": top1[lost].mean(),
         "on_cpu": bool(first["on_cpu"]),
         "commit": ";".join(sorted(set(group["commit"]))),

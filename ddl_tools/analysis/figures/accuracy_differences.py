@@ -8,19 +8,19 @@ import numpy as np
 import pandas as pd
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.estimates import POINT, Estimate
+from ddl_tools.analysis.estimates import POINT
 from ddl_tools.analysis.figures.accuracy_runs import RUNNING, numbers
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.analysis.plot.rows import interval
+from ddl_tools.estimate import Estimate
 
 
 def lost(points: pd.DataFrame) -> pd.DataFrame:
     """Return how much V each way to learn loses from its smallest to its largest batch.
 
     One row per panel and way to learn, the smallest loss first in each study: the mean difference,
-    by seed where possible, low and high its 95 % interval (n of `LEAST_SHOWN` or more). Batches of
-    which all runs were lost do not count: ``to_batch`` is the last one that counts. decision is
-    that of `differences`.
+    by seed where possible, with its 95 % interval (n of `LEAST_SHOWN` or more). Batches of which
+    all runs were lost do not count: ``to_batch`` is the last one that counts. decision is that of
+    `differences`.
     """
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     names = ["study", "panel", "label"]
@@ -28,12 +28,10 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
     for name, own in ours.sort_values("global_batch_size").groupby(names):
         first, last = own.iloc[[0, -1]].to_dict("records")
         gap = _gap(first, last)
-        ends = (np.log(gap.low), np.log(gap.high)) if gap.n >= estimates.LEAST_SHOWN else ()
         sizes = (one["global_batch_size"] for one in (first, last))
-        rows.append(
-            (*name, *sizes, gap.n, gap.log_mean, *(ends or (np.nan, np.nan)), _decision(gap))
-        )
-    names += ["from_batch", "to_batch", "n", "lost", "low", "high", "decision"]
+        loss = estimates.shown(gap).log()
+        rows.append((*name, *sizes, gap.n, *loss.columns().values(), _decision(gap)))
+    names += ["from_batch", "to_batch", "n", *_columns("lost"), "decision"]
     table = pd.DataFrame(rows, columns=names)
     return table.sort_values(["study", "lost"], ignore_index=True)
 
@@ -45,10 +43,10 @@ FIRST, LAST = "exponential", "cosine"
 def differences(points: pd.DataFrame) -> pd.DataFrame:
     """Return by how much V of SGD differs from its cosine schedule, at each batch of a study.
 
-    By seed where possible; low and high are the 95 % interval of the mean difference, p is
-    two-sided. decision is what the interval says (`estimates.decision`): accuracies are equivalent
-    within one percentage point, and inconclusive with less than `LEAST_SHOWN` values. A row is a
-    study, an evaluation, a batch and a label of SGD or of another optimiser.
+    By seed where possible, with the 95 % interval of the mean difference; p is two-sided. decision
+    is what the interval says (`estimates.decision`): accuracies are equivalent within one
+    percentage point, and inconclusive with less than `LEAST_SHOWN` values. A row is a study, an
+    evaluation, a batch and a label of SGD or of another optimiser.
     """
     rows = []
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
@@ -62,10 +60,14 @@ def differences(points: pd.DataFrame) -> pd.DataFrame:
         for label, own in ways.items():
             one = _gap(own, base)
             p = min(1.0, 2 * min(estimates.p_greater(one), estimates.p_less(one)))
-            rows.append((study, panel, evaluation, batch, label, one.n, one.log_mean,
-                         np.log(one.low), np.log(one.high), p, _decision(one)))  # fmt: skip
+            ends = one.log().columns().values()
+            rows.append((study, panel, evaluation, batch, label, one.n, *ends, p, _decision(one)))
     names = ["study", "panel", "evaluation", "global_batch_size", "label", "n"]
-    return pd.DataFrame(rows, columns=[*names, "difference", "low", "high", "p", "decision"])
+    return pd.DataFrame(rows, columns=[*names, *_columns("difference"), "p", "decision"])
+
+
+def _columns(name: str) -> list[str]:
+    return list(Estimate(math.nan).columns(name))
 
 
 def _decision(gap: Estimate) -> str:
@@ -102,9 +104,7 @@ def answers(points: pd.DataFrame) -> list[str]:
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     first, batch = ours["global_batch_size"].min(), ours["global_batch_size"].max()
     costs = lost(points).merge(ours[["panel", "evaluation"]].drop_duplicates())
-    costs = costs[costs["from_batch"] == first].copy()
-    shares = ["lost", "low", "high"]
-    costs[shares] *= 100
+    costs = costs[costs["from_batch"] == first]
     worse = []
     for evaluation, rows in costs.groupby("evaluation"):
         lines = []
@@ -113,10 +113,7 @@ def answers(points: pd.DataFrame) -> list[str]:
             lines.append(f"{row['label']} {_worse_from(own) or 'none'}")
         worse.append(f"with {evaluation} {'; '.join(lines)}")
     costs = costs[(costs["to_batch"] == batch) & (costs["evaluation"] == RUNNING)]
-    texts = [
-        f"{row['label']} {row['lost']:.1f}{interval(row, '{:.1f}')}"
-        for row in costs.to_dict("records")
-    ]
+    texts = [f"{row['label']} {_points(row, 'lost'):.1f}" for row in costs.to_dict("records")]
     how = ", ".join(filter(None, ["by seed where possible", captions.counted("n", costs["n"])]))
     return [
         f"Points of accuracy lost from batch {first} to {batch} ({how}): "
@@ -140,26 +137,25 @@ def _worse_from(line: pd.DataFrame) -> str:
         return ""
     batch, gap = worse[-1]
     # Three digits, and not decimals: an end just above 0 must not read as 0.
-    loss, low, high = (
-        style.three_digits(100 * value)
-        for value in (gap.log_mean, np.log(gap.low), np.log(gap.high))
-    )
-    return f"{batch} ({loss} [{low}, {high}])"
+    return f"{batch} ({gap.log().times(100)})"
+
+
+def _points(row: dict[str, Any], name: str) -> Estimate:
+    """Return a share of a row in percentage points."""
+    return Estimate.of(row, name).times(100)
 
 
 def _different(table: pd.DataFrame, batch: int) -> list[str]:
     """Return the sentence on the ways whose difference is decided."""
     parts: list[str] = []
     others: set[str] = set()
-    shares = ["difference", "low", "high"]
-    table = table[table["global_batch_size"] == batch].copy()
-    table[shares] *= 100
+    table = table[table["global_batch_size"] == batch]
     for (evaluation, _), part in table.groupby(["evaluation", "panel"]):
         decided = part["decision"].isin((estimates.GREATER, estimates.LESS))
         sure = part[decided]
         others |= set(part.loc[~decided, "decision"])
         ways = [
-            "{label} {difference:+.1f} points [{low:+.1f}, {high:+.1f}]".format_map(row)
+            f"{row['label']} {_points(row, 'difference'):+.1f} points"
             for row in sure.to_dict("records")
         ]
         parts.append(f"{', '.join(ways) or 'none'} with {evaluation}")

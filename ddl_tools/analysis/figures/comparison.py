@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs, specs
-from ddl_tools.analysis.estimates import MARGIN, Estimate
+from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.study_rows import (
@@ -38,10 +38,9 @@ from ddl_tools.analysis.plot.rows import (
     count_text,
     draw_values,
     mark_cut,
-    ratio_text,
     row_figure,
 )
-from ddl_tools.analysis.plot.style import three_digits
+from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.labels import plural
 from ddl_tools.records.rounds import DISTURBED, FIRST
 from ddl_tools.study import Study
@@ -148,7 +147,7 @@ def _start_ratios(own: Sample, base: Sample) -> list[float]:
         sides = [(own.of(one), base.of(one)) for one in commits]
     else:
         sides = [(own.values, base.values)] if len(base.values) else []
-    return [value / estimates.middle(to).ratio for values, to in sides for value in values]
+    return [value / estimates.middle(to).value for values, to in sides for value in values]
 
 
 def _compared(ratio: Estimate, name: str, decision: str) -> dict[str, Any]:
@@ -359,9 +358,10 @@ def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
     value = three_digits(row["value"]) if row["n"] else "none"
     if row["label"] == row["base"]:
         return [count_text(row), value, "baseline", *([""] if by_cpu else []), ""]
-    cpu = "" if np.isnan(row["cpu_ratio"]) else f"{row['cpu_ratio']:.2f}"
+    cpu = f"{Estimate.of(row, 'cpu_ratio').alone():.2f}"
     decision = CONTROL if row["second_start"] else word(row).partition(" within")[0]
-    return [count_text(row), value, ratio_text(row), *([cpu] if by_cpu else []), decision]
+    ratio = f"{Estimate.of(row, 'ratio'):.2f}"
+    return [count_text(row), value, ratio, *([cpu] if by_cpu else []), decision]
 
 
 def word(row: Any, stem: str = "") -> str:
@@ -443,4 +443,4 @@ def sentences(points: pd.DataFrame) -> list[str]:
 def _compared_text(row: dict[str, Any], stem: str) -> str:
     if np.isnan(row[f"{stem}ratio"]):
         return "" if stem else "no pairs" if row["windows"] else "not measured"
-    return f"{ratio_text(row, f'{stem}ratio')}, {word(row, stem)}"
+    return f"{Estimate.of(row, f'{stem}ratio'):.2f}, {word(row, stem)}"

@@ -23,6 +23,7 @@ from ddl_tools.analysis.figures.scaling import line_looks
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.tables import is_emulated
+from ddl_tools.estimate import three_digits
 from ddl_tools.records.identity import REPEATS, SERIES
 from ddl_tools.scaling.emulated import calculated_s, represented_gbit
 
@@ -97,7 +98,7 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
     known, bases = (part["value"].dropna().to_numpy(float) for part in (runs, base))
     row = {name: first[name] for name in EMULATED if name in first} | {
         "panel": f"links of {mbit:g} Mbit/s, step {emulated.emu_step_ms / 1e3:g} s "
-        f"({style.three_digits(gbit)} Gbit/s)",
+        f"({three_digits(gbit)} Gbit/s)",
         "emu_link_mbit": mbit,
         "represents_gbit": gbit,
         "n": len(known),

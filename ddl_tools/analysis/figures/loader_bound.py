@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs, starts
-from ddl_tools.analysis.estimates import MARGIN, Estimate
+from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.figures.columns import ORIGIN, VALUE, WHO, typed
 from ddl_tools.analysis.interleaving import Interleaved, counted
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.curves import intervals, log_ticks
-from ddl_tools.analysis.plot.rows import count_text, draw_values, named, ratio_text, row_figure
-from ddl_tools.analysis.plot.style import three_digits
+from ddl_tools.analysis.plot.rows import count_text, draw_values, named, row_figure
+from ddl_tools.estimate import Estimate, three_digits
 
 BOUNDS = typed(
     "panel", WHO, "local_batch_size loader_workers world_size", VALUE,
@@ -94,7 +94,7 @@ def _row(
         return row | {"limit": "; ".join(texts)}
     apart = taken.compare(samples["loading"], samples["training"])
     bounds = sorted(_HALVES, key=lambda half: row[half])
-    if not (apart.low <= 1 <= apart.high and 1 / ALIKE < apart.ratio < ALIKE):
+    if not (apart.low <= 1 <= apart.high and 1 / ALIKE < apart.value < ALIKE):
         bounds = bounds[:1]
     row |= {
         "bound": float(np.prod([row[half] for half in bounds]) ** (1 / len(bounds))),
@@ -104,7 +104,7 @@ def _row(
         return row | {"limit": "no value of its own"}
     ratios = [taken.compare(own, samples[half]) for half in bounds]
     row |= {
-        "ratio": float(np.prod([one.ratio for one in ratios]) ** (1 / len(ratios))),
+        "ratio": float(np.prod([one.value for one in ratios]) ** (1 / len(ratios))),
         "ratio_low": min(one.low for one in ratios),
         "ratio_high": max(one.high for one in ratios),
     }
@@ -187,4 +187,4 @@ def _finding(points: pd.DataFrame) -> str:
 def _cells(row: pd.Series) -> list[str]:
     """Return n, throughput, its share of the bound and what limits."""
     value = three_digits(row["value"]) if row["n"] else "none"
-    return [count_text(row), value, ratio_text(row), row["limit"]]
+    return [count_text(row), value, f"{Estimate.of(row, 'ratio'):.2f}", row["limit"]]

@@ -18,7 +18,7 @@ from ddl_tools.analysis.plot.rows import (
     percent,
     row_figure,
 )
-from ddl_tools.analysis.plot.style import three_digits
+from ddl_tools.estimate import three_digits
 
 MEMORY = typed(WHO_ROWS, REACHED, "repeats state throughput", ORIGIN)
 GIB = 2**30

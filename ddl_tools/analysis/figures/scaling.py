@@ -19,6 +19,7 @@ from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
+from ddl_tools.estimate import Estimate
 from ddl_tools.labels import plural
 
 POINTS = typed(
@@ -178,10 +179,10 @@ def _growth(known: pd.DataFrame, keys: list[str], x: str, sizes: str) -> str:
     lines = known.sort_values(x).groupby(keys, dropna=False)
     ends = [own.iloc[[0, -1]] for _, own in lines]
     best = max(ends, key=lambda pair: pair["value"].iloc[1] / pair["value"].iloc[0])
-    columns = best[["n", *_VALUES]].itertuples(index=False, name=None)
-    first, last = (estimates.of_interval(*row) for row in columns)
+    rows = best.to_dict("records")
+    first, last = (estimates.of_interval(row["n"], Estimate.of(row)) for row in rows)
     ratio = estimates.product(last, estimates.scaled(first, power=-1))
-    text = f"throughput grows {style.three_digits(ratio.ratio)}-fold at most"
+    text = f"throughput grows {ratio.alone()}-fold at most"
     return ": ".join(filter(None, [f"{sizes.format(*best[x])}, {text}", captions.doubt(ratio)]))
 
 

@@ -8,7 +8,7 @@ import math
 import pandas as pd
 
 from ddl_tools.analysis import estimates
-from ddl_tools.analysis.estimates import Estimate
+from ddl_tools.estimate import Estimate
 from ddl_tools.labels import called, plural
 
 # By library and strategy, any if that is empty: what is not developed any more.

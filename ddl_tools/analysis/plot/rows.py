@@ -1,5 +1,6 @@
 """Figures with a row per configuration: names on the left, numbers on the right."""
 
+import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import drawn_panels, frame, styled
 from ddl_tools.analysis.plot.curves import intervals
+from ddl_tools.estimate import Estimate
 from ddl_tools.labels import plural
 from ddl_tools.markdown import aligned
 
@@ -201,27 +203,10 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %".replace("-", "\N{MINUS SIGN}")
 
 
-def ratio_text(row: Any, stem: str = "ratio") -> str:
-    """Return a ratio of a row with its interval, nothing where it has none."""
-    return "" if np.isnan(row[stem]) else f"{row[stem]:.2f}{interval(row, '{:.2f}', f'{stem}_')}"
-
-
-def interval(row: Any, form: str, stem: str = "") -> str:
-    """Return the interval of a row, its ends as `form` has them, nothing where it has none."""
-    low, high = row[f"{stem}low"], row[f"{stem}high"]
-    return "" if np.isnan(low) else f" [{form.format(low)}, {form.format(high)}]"
-
-
 def cell_text(row: Any, name: str) -> str:
-    """Return a cell: a number with three digits and its interval."""
-    value = row[name]
-    if pd.isna(value):
-        return ""
-    if not isinstance(value, float):
-        return str(value)
-    ends = [row.get(f"{'' if name == 'value' else f'{name}_'}{end}") for end in ("low", "high")]
-    known = len(set(ends)) == 2 and not pd.isna(ends).any()
-    if value.is_integer() and not known:
-        return f"{value:.0f}"
-    texts = [style.three_digits(one) for one in (value, *(ends if known else ()))]
-    return texts[0] + (f" [{', '.join(texts[1:])}]" if known else "")
+    """Return a cell: a number with three digits and its interval, or a text as it is."""
+    if not isinstance(row[name], float):
+        return "" if pd.isna(row[name]) else str(row[name])
+    found = Estimate.of(row, name)
+    counts = found.value.is_integer() and math.isnan(found.low)
+    return f"{found:.0f}" if counts else str(found)

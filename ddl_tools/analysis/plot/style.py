@@ -257,9 +257,3 @@ def compact(value: float, _position: int | None = None) -> str:
         if value >= limit:
             return f"{float(f'{value / limit:.2g}'):g}{unit}"
     return f"{value:.3g}"
-
-
-def three_digits(value: float) -> str:
-    """Return the value as a text has it: ``"7.00"``, ``"16.2"``, ``"126"``, ``"2.46k"``."""
-    scaled, unit = (value / 1e3, "k") if value >= 1e3 else (value, "")
-    return f"{scaled:#.3g}".rstrip(".") + unit

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddl_core.config import RunSpec
+from ddl_tools.estimate import three_digits
 from ddl_tools.labels import plural
 from ddl_tools.launch.slurm.script import requeues
 from ddl_tools.launch.slurm.site import Site, clock
@@ -13,7 +14,7 @@ from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling import measured, paper
 from ddl_tools.scaling.advise import Machine
-from ddl_tools.scaling.configuration import Configuration, digits
+from ddl_tools.scaling.configuration import Configuration
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def too_long(jobs: list[Job], expected: Mapping[str, Expected], site: Site) -> s
     )
     return (
         f"{len(found)} of {plural(len(jobs), 'job')} are expected to exceed their time limit, e.g. "
-        f"{longest.name.removeprefix('ddl-')}: {digits(hours)} h, limit {clock(longest.limit_s)}. "
+        f"{longest.name.removeprefix('ddl-')}: {three_digits(hours)} h, limit "
+        f"{clock(longest.limit_s)}. "
         f"Submit with --time HH:MM:SS; runs that reach the limit {then} "
         "(docs/how-to/run-on-slurm.md)"
     )

@@ -147,9 +147,9 @@ def test_loss_is_the_mean_of_pairs_of_one_seed_with_its_interval(
     table = accuracy_differences.lost(measured(tree)).set_index("label")
     half = T_2 * 0.01 / math.sqrt(3)  # of 0.30, 0.31 and 0.29
     wanted = (0.30, 0.30 - half, 0.30 + half)
-    assert tuple(table.loc["SGD, step", ["lost", "low", "high"]]) == pytest.approx(wanted)
+    assert tuple(table.loc["SGD, step", ["lost", "lost_low", "lost_high"]]) == pytest.approx(wanted)
     assert table.loc["SGD, cosine", "lost"] == pytest.approx(0.305)
-    assert table.loc["SGD, cosine", ["low", "high"]].isna().all()
+    assert table.loc["SGD, cosine", ["lost_low", "lost_high"]].isna().all()
     assert (
         "SGD, step 30.0 [27.5, 32.5]; SGD, cosine 30.5."
         in accuracy_differences.answers(measured(tree))[0]
@@ -165,7 +165,7 @@ def test_loss_without_a_common_seed_is_of_the_means(make_run: MakeRun, tree: Tre
     one = accuracy_differences.lost(measured(tree)).iloc[0]
     test = stats.ttest_ind((0.80, 0.82, 0.84), (0.50, 0.51, 0.55), equal_var=False)
     interval = test.confidence_interval()
-    assert tuple(one[["lost", "low", "high"]]) == pytest.approx((0.30, *interval))
+    assert tuple(one[["lost", "lost_low", "lost_high"]]) == pytest.approx((0.30, *interval))
 
 
 def test_the_loss_to_a_batch_is_of_those_that_did_not_diverge_there(points: pd.DataFrame) -> None:
@@ -243,12 +243,14 @@ def test_both_evaluations_are_compared_by_seed(make_run: MakeRun, tree: Tree) ->
     }
     warm = table.loc["SGD, cosine, warm-up epochs 3", :].iloc[0]
     half = T_1 * 0.005  # of 0.41 and 0.42
-    assert (warm["n"], warm["high"] - warm["low"]) == pytest.approx((2, 2 * half), rel=1e-3)
+    assert (warm["n"], warm["difference_high"] - warm["difference_low"]) == pytest.approx(
+        (2, 2 * half), rel=1e-3
+    )
     assert warm["p"] == pytest.approx(0.00767, rel=0.02)
     assert accuracy_differences.answers(points)[-1] == (
-        "Conclusively different from SGD, cosine at batch 320: SGD, exponential +20.0 points "
-        "[+20.0, +20.0] with running statistics; SGD, exponential -5.0 points [-5.0, -5.0] with "
-        "statistics estimated anew; others are inconclusive."
+        "Conclusively different from SGD, cosine at batch 320: SGD, exponential +20.0 "
+        "[+20.0, +20.0] points with running statistics; SGD, exponential -5.0 [-5.0, -5.0] points "
+        "with statistics estimated anew; others are inconclusive."
     )
     title = said("accuracy_vs_batch_size", twice)
     assert "exponential minus cosine is +20 points with running statistics and -5" in title
@@ -268,8 +270,8 @@ def test_answers_name_the_batch_from_which_on_all_are_worse(make_run: MakeRun, t
         "Conclusively worse than batch 16 from this batch on, with the points lost there (by "
         "seed where possible; 95 % intervals, not corrected for several batches): with running "
         "statistics SGD, step none; SGD, cosine 64 (20.0 [20.0, 20.0]).",
-        "Conclusively different from SGD, cosine at batch 128: SGD, step +30.0 points "
-        "[+30.0, +30.0] with running statistics; others are inconclusive.",
+        "Conclusively different from SGD, cosine at batch 128: SGD, step +30.0 "
+        "[+30.0, +30.0] points with running statistics; others are inconclusive.",
     ]
 
 

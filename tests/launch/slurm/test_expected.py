@@ -102,7 +102,7 @@ def test_a_limit_below_the_expected_time_is_a_warning(tmp_path: Path) -> None:
     shown = dry_run(path)
     (line,) = [one for one in shown.stderr.splitlines() if "expected to exceed" in one]
     assert line.startswith("warning: 1 of 2 jobs")
-    assert all(part in line for part in ("13 h, limit 01:00:00", "--time", "continue from"))
+    assert all(part in line for part in ("13.0 h, limit 01:00:00", "--time", "continue from"))
     *_, total = (line for line in shown.stdout.splitlines() if line.startswith("total"))
     assert total.split()[-2:] == ["65.0", "29.1"]  # (1 + 64) x 1 h at most, 13 h + 64 x 0.252 h
     planned = ddl("study", "plan", path, "--site", "juwels_booster", "--dry-run", status=0)
