@@ -1,6 +1,5 @@
 """One run by itself: its epochs as a table, loss and throughput as a figure."""
 
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ COLUMNS = {
     **{"wall_s": "wall (s)", "data_s": "data wait (s)", "throughput_samples_per_s": "images/s"},
     **{"loss": "loss", "top1": "top-1", "lr": "learning rate", "energy_j": "energy (J)"},
 }
-_TITLE_LETTERS = 120  # of a line as wide as the figure
 
 
 def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
@@ -58,7 +56,10 @@ def run_figure(run_dir: Path | str) -> Figure:
     train, evaluation = (table[table["phase"] == phase] for phase in ("train", "eval"))
     look: Any = {**style.PAGE, "font.size": style.CAPTION_POINTS}  # its type lists every key
     with matplotlib.rc_context(look):
-        figure = Figure(figsize=(style.WIDTH, 2.6), layout="constrained")
+        record, font = read_record(Path(run_dir)), {"size": style.CAPTION_POINTS}
+        title = style.wrapped(as_asked(record.spec), 0.95 * style.WIDTH, **font)
+        height = 2.4 + style.size_of(title, **font)[1]
+        figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
         loss, speed = figure.subplots(1, 2)
         _line(loss, train, "loss", "train", "o")
         _line(loss, evaluation, "loss", "evaluation", "s")
@@ -73,9 +74,7 @@ def run_figure(run_dir: Path | str) -> Figure:
         for axes in (loss, speed):
             axes.set_xlabel("epoch (hollow: cold, not counted)")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        record = read_record(Path(run_dir))
-        title = [record.run_id, *textwrap.wrap(as_asked(record.spec), _TITLE_LETTERS)]
-        figure.suptitle("\n".join(title), fontsize=style.CAPTION_POINTS)
+        figure.suptitle(f"{record.run_id}\n{title}".strip(), parse_math=False, **font)
     return figure
 
 

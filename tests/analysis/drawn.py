@@ -1,21 +1,27 @@
 """What is read of the runs of a tree: tables, points and figures; fields of a small study."""
 
+import itertools
 from typing import Any
 
 import pandas as pd
 import pytest
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from ddl_core.config import LONGEST_NAME
 from ddl_tools.analysis import redraw
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.paper import read_paper
-from ddl_tools.analysis.plot.canvas import caption_of
+from ddl_tools.analysis.plot.canvas import THEME, caption_of
 from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 
 PAPER = read_paper()
+LONG = ("as_long_as_a_name_can_be_" * 4)[:LONGEST_NAME]
 ACCURACY: dict[str, Any] = {
     "study": "accuracy_tiny",
     "dataset": "fashion_mnist",
@@ -56,12 +62,41 @@ def beside(figure: Figure) -> list[str]:
     return [label.get_text() for axis in right for label in axis.get_yticklabels()]
 
 
-def leaves_the_page(figure: Figure) -> bool:
-    """Say whether anything of a figure is drawn beyond its page."""
-    figure.draw_without_rendering()
-    drawn = figure.get_tightbbox()
+def misplaced(figure: Figure) -> list[str]:
+    """Return what of a figure, as it is saved, lies beyond its page or over a neighbour."""
+    with rc_context(THEME):
+        figure.set_dpi(THEME["savefig.dpi"])
+        figure.draw_without_rendering()
+        parts: list[Artist] = [*figure.legends, *figure.texts]
+        groups = [parts]  # of what must not overlap
+        for legend in figure.legends:
+            groups.append([legend.get_title(), *legend.get_texts()])
+        for ax in figure.axes:
+            groups.append(list(ax.texts))
+            sides = [ax.xaxis, ax.yaxis, *(side.yaxis for side in ax.child_axes)]
+            titles = [one for one in ax.get_children() if isinstance(one, Text)]
+            parts += [ax.patch, *(one for one in titles if one not in ax.texts)]
+            parts += [text for side in sides for text in [side.label, *_shown(side)]]
+        boxes = [[(str(one), one.get_tightbbox()) for one in group] for group in groups]
+        drawn = figure.get_tightbbox()
     width, height = figure.get_size_inches()
-    return bool(min(drawn.x0, drawn.y0) < 0 or drawn.x1 > width or drawn.y1 > height)
+    inside = min(drawn.min) >= 0 and drawn.x1 <= width and drawn.y1 <= height
+    found = [] if inside else [f"the page is {width} x {height}, what is drawn is {drawn}"]
+    for group in boxes:
+        known = [(name, box.padded(-1)) for name, box in group if box and box.width > 2]
+        pairs = itertools.combinations(known, 2)
+        found += [f"{one} is over {other}" for (one, a), (other, b) in pairs if a.overlaps(b)]
+    return found
+
+
+def _shown(axis: Axis) -> list[Text]:
+    """Return the labels of an axis that are drawn: not those beyond its ends."""
+    low, high = sorted(axis.get_view_interval())
+    return [
+        tick.label2 if tick.label2.get_visible() else tick.label1
+        for tick in axis.get_major_ticks()
+        if low <= tick.get_loc() <= high
+    ]
 
 
 def rows(figure: Figure) -> list[str]:

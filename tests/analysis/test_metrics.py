@@ -7,7 +7,7 @@ from ddl_tools.analysis import metrics, tables
 from ddl_tools.analysis.run_report import run_energy, run_figure, run_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
-from tests.analysis.drawn import draw_only
+from tests.analysis.drawn import draw_only, misplaced
 from tests.launch.running import ddl
 
 METHOD = "NVML counter, GPU boards"
@@ -100,3 +100,11 @@ def test_run_that_only_loaded_has_a_throughput_and_no_loss(make_run: MakeRun) ->
 def test_run_that_trained_does_not_say_so(make_run: MakeRun, rows: list) -> None:
     loss, _ = run_figure(make_run(rows=rows)).axes
     assert not loss.texts
+
+
+def test_a_long_command_has_lines_above_the_figure(make_run: MakeRun) -> None:
+    directory = make_run(rows=[], prefix="nsys profile --trace=cuda $1 or $2 " * 28)
+    figure = run_figure(directory)
+    assert not misplaced(figure)
+    heights = [ax.get_position().height * figure.get_figheight() for ax in figure.axes]
+    assert min(heights) > 1.5

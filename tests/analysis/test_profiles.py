@@ -21,7 +21,7 @@ from ddl_tools.records.profiling import (
 )
 from ddl_tools.records.run import Attempt, RunRecord, append_epoch, write_record
 from tests.analysis.conftest import epoch_row
-from tests.analysis.drawn import beside
+from tests.analysis.drawn import LONG, beside, misplaced
 
 SHARES = Shares(compute=0.5, transfer=0.1, waiting=0.1, copies=0.05, data=0.05, other=0.15,
                 idle=0.05)  # fmt: skip
@@ -128,6 +128,14 @@ def test_the_figure_says_what_was_hidden_and_what_load_is_not_explained(tree: Tr
     assert "Other programs ran: load average 4.7, own at most 4." in caption_of(figure)
     texts = sorted(text.split() for text in beside(figure)[1:])
     assert texts == [["1", "20", "%"], ["1", "unknown"]]
+
+
+def test_long_names_stay_on_the_page(tree: Tree) -> None:
+    profiled(tree, on_gpu=False)
+    profiled(tree, on_gpu=True)
+    points = profile_points(profiles_table(tree), runs_table(tree))
+    long = {"panel": f"{LONG}: " + "no persistent workers, " * 20, "hardware": LONG}
+    assert not misplaced(draw_profiles(points.assign(**long)))
 
 
 def drawn(tree: Tree) -> Figure:

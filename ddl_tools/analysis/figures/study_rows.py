@@ -16,6 +16,8 @@ from ddl_tools.analysis.tables import whole
 WHO_ROWS = f"question panel {WHO} world_size second_start label"
 REACHED = "n failed value low high"
 
+_BELOW = 1 / 3  # of a row, from a value to the dots of its runs
+
 Groups = Sequence[pd.DataFrame]
 Summary = Callable[[Groups, pd.DataFrame], list[dict[str, Any]]]
 """From the runs of each configuration and one row of each to more columns of these rows."""
@@ -88,6 +90,6 @@ def draw_runs(
         values = np.array(row[column].split(";"), dtype=float)
         found += values.tolist()
         if row["n"] > 1:
-            ax.plot(values, np.full(len(values), row["row"] + 0.25), ".", markersize=3,
+            ax.plot(values, np.full(len(values), row["row"] + _BELOW), ".", markersize=3,
                     color=looks[row["framework_strategy"]]["color"], alpha=0.6)  # fmt: skip
     return found

@@ -6,18 +6,20 @@ Saved as svg, pdf and png beside the plotted numbers, the same bytes each time.
 import io
 import math
 import re
-import textwrap
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from ddl_core.errors import RecordError
@@ -26,7 +28,6 @@ from ddl_tools.records.storage import write_atomically
 
 MOST_PANELS = 6
 STATED_ONLY = "No run measured here: only what the paper states."
-LEFT = 0.012  # of the figure, where title and line begin
 
 # seaborn's theme in the sizes of a page, and what differs from it.
 THEME: Any = {  # matplotlib's own type lists every key
@@ -34,12 +35,11 @@ THEME: Any = {  # matplotlib's own type lists every key
     **sns.plotting_context("paper", font_scale=0.85),
     **style.PAGE,
 }
-# Letters that fit an inch.
-_TITLE_LETTERS, _PANEL_LETTERS, _LEGEND_LETTERS, _LINE_LETTERS = 11.5, 14.5, 16.0, 18.0
-_TITLE_LINE, _LEGEND_LINE, _LAST_LINE, _PANEL_LINE = 0.17, 0.19, 0.135, 0.15  # inches
-_AROUND_AXES = 0.55  # tick labels, axis label and the space between panels, inches
-_HANDLE_LETTERS = 7  # of a legend: its mark and the space between columns
-_DASHED, _DASHED_LETTERS = 4.5, 4  # length of a dashed line in a legend, letters more than others
+_TITLE_POINTS = 9.5
+_MARGIN = 0.09  # inches left and right of title and line, and between titles of panels
+_MARK = 0.7  # inches that a legend has for the mark of a label and the space around it
+_DASHED = 4.5  # length of a dashed line in a legend
+_HIGH = 50.0  # inches, more than all that stands around the panels
 
 # No date, no version and no name of a program: nothing that differs when the picture does not.
 _METADATA: dict[str, dict[str, None]] = {
@@ -52,14 +52,48 @@ P = ParamSpec("P")
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Make a function draw in the project's style without changing anybody else's."""
+    """Make a function draw in the project's style, and lay out the figure made by `frame`.
+
+    The style of others stays as it is.
+    """
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with rc_context(THEME):
-            return draw(*args, **kwargs)
+            figure = draw(*args, **kwargs)
+            _lay_out(figure)
+            return figure
 
     return inside
+
+
+def _lay_out(figure: Figure) -> None:
+    """Break the titles of panels into lines, and make the figure as high as its parts need.
+
+    Positions are rounded: the solver's last digits depend on addresses in memory, and the files of
+    a figure must not.
+    """
+    grid = figure.axes[0].get_gridspec()
+    assert grid is not None  # of `frame`
+    titles = [ax.get_title("left") for ax in figure.axes]
+    for ax in figure.axes:  # matplotlib counts half the width of a title
+        ax.set_title("", loc="left")
+    figure.draw_without_rendering()
+    width, height = figure.get_size_inches()
+    lefts = [ax.get_position().x0 * width for ax in figure.axes[: grid.ncols]]
+    ends = [*(left - _MARGIN for left in lefts[1:]), width - _MARGIN / 2]
+    for number, (ax, title) in enumerate(zip(figure.axes, titles, strict=True)):
+        room = ends[number % grid.ncols] - lefts[number % grid.ncols]
+        lines = style.wrapped(title, room, size=rcParams["axes.titlesize"])
+        ax.set_title(lines, loc="left")
+    figure.draw_without_rendering()
+    axes = height * sum(ax.get_position().height for ax in figure.axes[:: grid.ncols])
+    figure.set_figheight(round(height - axes + float(np.sum(grid.get_height_ratios())), 2))
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for ax in figure.axes:
+        left, bottom, across, up = ax.get_position().bounds
+        ax.set_position((round(left, 4), round(bottom, 4), round(across, 4), round(up, 4)))
 
 
 def drawn_panels(points: pd.DataFrame) -> list[str]:
@@ -100,6 +134,8 @@ def frame(
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and one axes per panel; `caption_of` has its caption.
 
+    It gets its height from `styled`, when all is drawn.
+
     Parameters
     ----------
     title
@@ -120,49 +156,51 @@ def frame(
     """
     width = style.STATED_WIDTH if note else style.WIDTH
     columns = math.ceil(len(panels) / len(heights))
-    title = title[:1].upper() + title[1:] + ("." if note else "")
-    head = textwrap.wrap(title, int(width * _TITLE_LETTERS)) + ([note] if note else [])
-    dashed = any(isinstance(one, Line2D) and one.get_linestyle() == "--" for one in legend)
-    longest = max((len(str(one.get_label())) for one in legend), default=1) + _HANDLE_LETTERS
-    longest += _DASHED_LETTERS * dashed
-    beside = max(1, min(len(legend), int(width * _LEGEND_LETTERS / longest)))
-    names, shared = _panel_names(panels, int(width * _PANEL_LETTERS / columns))
-    lines = textwrap.wrap(line, int(width * _LINE_LETTERS))
-    above = _PANEL_LINE * max(name.count("\n") + 1 for name in names)
-    height = (
-        len(head) * _TITLE_LINE
-        + math.ceil(len(legend) / beside) * _LEGEND_LINE
-        + sum(heights)
-        + len(heights) * (above + _AROUND_AXES)
-        + len(lines) * _LAST_LINE
-    )
-    figure = Figure(figsize=(width, height + 0.1), layout="constrained")
+    layout = ConstrainedLayoutEngine(hspace=0)  # which would be a share of the height
+    figure = Figure(figsize=(width, sum(heights) + _HIGH), layout=layout)
     grid = figure.add_gridspec(len(heights), columns, height_ratios=list(heights))
-    axes = [figure.add_subplot(grid[divmod(place, columns)]) for place in range(len(panels))]
-    for ax, name in zip(axes, names, strict=True):
+    names, shared = _panel_names(panels)
+    for place, name in enumerate(names):
+        ax = figure.add_subplot(grid[divmod(place, columns)])
         ax.set_title(name, loc="left", parse_math=False)  # it names a machine
         if note:
             ax.spines[:].set_color(style.PALE)
             ax.tick_params(color=style.PALE, labelcolor=style.PALE_INK)
+    top = _legend(figure, legend, width - 2 * _MARGIN)
     # The title is that of the legend: matplotlib would print a title of the figure over it.
-    top = figure.legend(
-        handles=list(legend),
-        loc="outside upper left",
-        ncols=beside,
-        handlelength=_DASHED if dashed else None,
-        title="\n".join(head),
-        alignment="left",
-        title_fontproperties={"size": 9.5, "weight": "normal" if note else "bold"},
-    )
+    font: Any = {"size": _TITLE_POINTS, "weight": "normal" if note else "bold"}
+    title = title[:1].upper() + title[1:] + ("." if note else "")
+    head = style.wrapped(title, width - 2 * _MARGIN, **font)
+    top.set_title("\n".join(filter(None, [head, note])), font)
     top.get_title().set_parse_math(False)  # a study may ask for dollars
-    figure.supxlabel("\n".join(lines), x=LEFT, ha="left", size=style.CAPTION_POINTS,
+    below = style.wrapped(line, width - 2 * _MARGIN, size=style.CAPTION_POINTS)
+    figure.supxlabel(below, x=_MARGIN / width, ha="left", size=style.CAPTION_POINTS,
                      linespacing=1.25, color=style.PALE_INK, parse_math=False)  # fmt: skip
     add_caption(figure, [*shared, *caption, *([f"{line}."] if line else [])])
-    return figure, axes
+    return figure, figure.axes
 
 
-def _panel_names(panels: Sequence[str], letters: int) -> tuple[list[str], list[str]]:
-    """Return the titles of panels in lines of so many letters, and a sentence on what they share.
+def _legend(figure: Figure, legend: Sequence[Artist], width: float) -> Legend:
+    """Return a legend above the panels, in as few rows as a width in inches has room for."""
+    for one in legend:
+        label = str(one.get_label())
+        one.set_label(style.wrapped(label, width - _MARK, size=rcParams["legend.fontsize"]))
+    dashed = any(isinstance(one, Line2D) and one.get_linestyle() == "--" for one in legend)
+    look: Any = {"loc": "outside upper left", "alignment": "left"}
+    rows = 1
+    while True:
+        columns = max(1, math.ceil(len(legend) / rows))
+        made = figure.legend(
+            handles=list(legend), ncols=columns, handlelength=_DASHED if dashed else None, **look
+        )
+        if columns == 1 or made.get_window_extent().width <= width * figure.dpi:
+            return made
+        made.remove()
+        rows += 1
+
+
+def _panel_names(panels: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the titles of panels, and a sentence on what they share.
 
     Names are lists as ``"laptop: 32 px, batch 16"``: what all have in common is not repeated. One
     without a colon is of something else, such as the paper's own, and stays as it is.
@@ -178,8 +216,7 @@ def _panel_names(panels: Sequence[str], letters: int) -> tuple[list[str], list[s
     }
     begin = [f"({letter}) " if len(panels) > 1 else "" for letter in "abcdefghij"]
     names = [
-        textwrap.fill(letter + (short.get(name) or name), letters)
-        for letter, name in zip(begin, panels, strict=False)
+        letter + (short.get(name) or name) for letter, name in zip(begin, panels, strict=False)
     ]
     return names, [f"{', '.join(dict.fromkeys(shared))}."] if shared else []
 
@@ -217,7 +254,6 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     """
     *paths, _ = _paths(stem)
     with rc_context(THEME):
-        _settle(figure)
         for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
             content = io.BytesIO()
             figure.savefig(content, format=kind, metadata=metadata)
@@ -230,19 +266,6 @@ def save_numbers(data: pd.DataFrame, stem: Path) -> Path:
     *_, table = _paths(stem)
     write_atomically(table, data.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     return table
-
-
-def _settle(figure: Figure) -> None:
-    """Lay the figure out, and round where its axes are.
-
-    The solver's last digits depend on addresses in memory, and the files of a figure must not.
-    """
-    figure.set_dpi(THEME["savefig.dpi"])  # letters are as wide as the resolution makes them
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for axes in figure.axes:
-        left, bottom, width, height = axes.get_position(original=True).bounds
-        axes.set_position((round(left, 4), round(bottom, 4), round(width, 4), round(height, 4)))
 
 
 def remove_figure(stem: Path) -> None:

@@ -1,13 +1,12 @@
 """Figures with a row per configuration: names on the left, numbers on the right."""
 
 import math
-import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -26,13 +25,11 @@ from ddl_tools.markdown import aligned
 MOST_ROWS = 60  # in all panels together: about a page
 BAR = 0.66  # of a row
 
-_ROW_INCHES, _LINE_INCHES = 0.19, 0.125  # a row with a name of one line, and a further line
 _AXES_SHARE = 0.34  # of a figure's width: the least that names and numbers leave the axes
-_LEAST_LETTERS = 16  # of a line of a name, however wide the numbers are
-# Widths in inches: of a letter of a name, of one of the numbers, and of what lies between.
-_NAME_LETTER, _NUMBER_LETTER, _GAPS = 0.057, 0.0544, 0.2
-_LEAST_SHARE = 0.07  # of a bar that has room for its number
+# Inches: between the names of two rows, around names, axes and numbers, and the narrowest name.
+_BETWEEN, _AROUND, _NARROWEST = 0.1, 0.2, 1.0
 _NUMBERS: Any = {"family": "DejaVu Sans Mono", "size": 6.5}
+_IN_BAR: Any = {"size": 7}
 _ORDER = ["framework_strategy", "world_size", "loader", "data_format", "hardware"]
 
 Cells = Callable[[pd.DataFrame], list[str]]
@@ -55,8 +52,8 @@ def row_figure(
     title, legend, caption
         As `frame` takes them; how many rows found no room is added.
     points
-        In the order of drawing. Those of one ``label`` share a row, which is in the column ``row``
-        of those returned, from 0 on top.
+        In the order of drawing. Those of one ``label`` share a row. Its place is in the column
+        ``row`` of those returned, from 0 on top; a row with a name of one line is 1 high.
     heads, cells
         Heads and texts of the columns right of the axes.
     label
@@ -67,53 +64,42 @@ def row_figure(
     panels, tables = drawn_panels(points), []
     for name in panels:
         table = points[points["panel"] == name]
-        table = table.assign(row=pd.factorize(table["label"])[0].astype(float))
+        table = table.assign(row=pd.factorize(table["label"])[0])
         tables.append(table[table["row"] < MOST_ROWS // len(panels)])
     names = [list(table["label"].unique()) for table in tables]
     lost = len(points.drop_duplicates(["panel", "label"])) - sum(map(len, names))
     beside = [
         aligned([list(heads), *(cells(one) for _, one in table.groupby("row"))]) for table in tables
     ]
-    letters = _name_letters(max(len(line) for panel in beside for line in panel))
-    names = [[broken(name, letters) for name in panel] for panel in names]
-    heights = [(max(len(panel), 2) + 1) * _row_inches(panel) for panel in names]
+    numbers = max(style.size_of(line, **_NUMBERS)[0] for panel in beside for line in panel)
+    room = max(_NARROWEST, (1 - _AXES_SHARE) * style.WIDTH - numbers - _AROUND)
+    font = {"size": rcParams["ytick.labelsize"]}
+    names = [[style.wrapped(name, room, **font) for name in panel] for panel in names]
+    row = style.size_of("one line", **font)[1] + _BETWEEN
+    high = [
+        np.array([(style.size_of(name, **font)[1] + _BETWEEN) / row for name in panel])
+        for panel in names
+    ]
+    ends = [max(rows.sum(), 2) for rows in high]
     caption = [*caption, *captions.not_drawn("Rows", lost)]
+    heights = [(end + 1) * row for end in ends]
     figure, axes = frame(title, panels, heights, legend, caption, line=captions.line(points))
-    for ax, panel, lines in zip(axes, names, beside, strict=True):
-        ax.set_yticks(range(len(panel)), panel, multialignment="right")
-        ax.set_ylim(max(len(panel), 2) - 0.5, -1.5)
+    drawn = []
+    for number, ax in enumerate(axes):
+        places = high[number].cumsum() - high[number] / 2 - 0.5
+        ax.set_yticks(places, names[number], multialignment="right")
+        ax.set_ylim(ends[number] - 0.5, -1.5)
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", length=0)
         ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.set_xlabel(label)
         right = ax.secondary_yaxis("right")
-        right.set_yticks(range(-1, len(panel)), lines, **_NUMBERS)
+        right.set_yticks([-1, *places], beside[number], **_NUMBERS)
         right.tick_params(length=0)
         right.spines[:].set_visible(False)
-    return figure, [(ax, table) for ax, table in zip(axes, tables, strict=True) if len(table)]
-
-
-def broken(name: str, letters: int) -> str:
-    """Return a name in lines of at most so many letters, broken after commas where possible."""
-    lines: list[str] = []
-    for part in re.split(r"(?<=,) ", name):
-        for piece in textwrap.wrap(part, letters, break_on_hyphens=False):
-            if lines and len(lines[-1]) + 1 + len(piece) <= letters:
-                lines[-1] += f" {piece}"
-            else:
-                lines.append(piece)
-    return "\n".join(lines)
-
-
-def _name_letters(of_numbers: int) -> int:
-    """Return how many letters a line of a name may have beside numbers of so many letters."""
-    room = (1 - _AXES_SHARE) * style.WIDTH - _GAPS - of_numbers * _NUMBER_LETTER
-    return max(_LEAST_LETTERS, int(room / _NAME_LETTER))
-
-
-def _row_inches(names: Sequence[str]) -> float:
-    """Return the height of each row of a panel: that of the name with the most lines."""
-    return _ROW_INCHES + _LINE_INCHES * max((name.count("\n") for name in names), default=0)
+        if len(table := tables[number]):
+            drawn.append((ax, table.assign(row=places[table["row"]])))
+    return figure, drawn
 
 
 def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
@@ -178,19 +164,28 @@ def stacked(
     legend = [Patch(label=name, color=hue) for name, hue in looks.items() if name in causes]
     figure, panels = row_figure(title, named(points), legend, caption, heads, cells, label)
     for ax, part in panels:
-        left = np.zeros(int(part["row"].max()) + 1)
+        rows = np.sort(part["row"].unique())
+        left = np.zeros(len(rows))
         for cause, hue in looks.items():
             own = part[part["cause"] == cause].set_index("row")["value"]
-            shares = own.reindex(range(len(left)), fill_value=0.0).to_numpy()
-            bars = ax.barh(range(len(left)), shares, BAR, left=left, color=hue, linewidth=0)
+            shares = own.reindex(rows, fill_value=0.0).to_numpy()
+            bars = ax.barh(rows, shares, BAR, left=left, color=hue, linewidth=0)
             left = left + shares
             red, green, blue = to_rgb(hue)
             ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
-            numbers = [f"{share:.0%}" if share >= _LEAST_SHARE else "" for share in shares]
-            ax.bar_label(bars, numbers, label_type="center", size=7, color=ink)
+            ax.bar_label(
+                bars, [_number(one) for one in shares], label_type="center", color=ink, **_IN_BAR
+            )
         ax.set_xlim(0, 1)
         ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return figure
+
+
+def _number(share: float) -> str:
+    """Return the number of a bar, nothing if the bar may be too narrow for it."""
+    text = f"{share:.0%}"
+    room = share * _AXES_SHARE * style.WIDTH
+    return text if style.size_of(text, **_IN_BAR)[0] < room else ""
 
 
 def count_text(row: Any) -> str:

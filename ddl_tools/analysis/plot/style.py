@@ -9,11 +9,13 @@ A framework is a strategy of a library: where all runs are PyTorch's, ``"horovod
 is PyTorch's there, and in another library that of the strategy which only this one has.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES, title
 from ddl_tools.labels import NAMES, called, phrase
@@ -114,6 +116,8 @@ PAGE: Any = {  # matplotlib's own type lists every key
     "lines.linewidth": 1.4,
     "lines.markersize": 6.0,
     "text.usetex": False,
+    # Letters of one width at every resolution, so that what fits one file fits all.
+    "text.hinting": "none",
     "mathtext.fontset": "dejavusans",
     # Letters as text: an SVG can be searched and edited.
     "svg.fonttype": "none",
@@ -257,3 +261,27 @@ def compact(value: float, _position: int | None = None) -> str:
         if value >= limit:
             return f"{float(f'{value / limit:.2g}'):g}{unit}"
     return f"{value:.3g}"
+
+
+def size_of(text: str, **font: Any) -> tuple[float, float]:
+    """Return width and height of a text in inches, as matplotlib draws it in a font."""
+    figure = Figure()
+    box = figure.text(0, 0, text, parse_math=False, **font).get_window_extent()
+    return box.width / figure.dpi, box.height / figure.dpi
+
+
+def wrapped(text: str, inches: float, **font: Any) -> str:
+    """Return a text in lines of some width at most, broken after commas where possible."""
+    lines = [""]
+
+    def add(part: str, *smaller: str) -> None:
+        if size_of((lines[-1] + part).rstrip(), **font)[0] <= inches:
+            lines[-1] += part
+        elif smaller and size_of(part.rstrip(), **font)[0] > inches:
+            for piece in re.findall(smaller[0], part):
+                add(piece, *smaller[1:])
+        else:
+            lines.append(part)
+
+    add(" ".join(text.split()), r".+?(?:, |$)", r"\S+ ?", ".")
+    return "\n".join(line.rstrip() for line in lines if line)

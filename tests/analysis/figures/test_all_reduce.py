@@ -9,6 +9,7 @@ from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.redraw import redraw_probes
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.probe import write_probe
+from tests.analysis.drawn import LONG, misplaced
 from tests.doctor.made import answer, record, size
 
 
@@ -48,6 +49,14 @@ def test_the_newest_probes_are_drawn_and_the_others_counted(tmp_path: Path) -> N
     figure = draw(points(Tree(tmp_path)))
     assert len(figure.axes[0].lines) == MOST_LINES
     assert "Older probes not drawn (CSV): 2." in caption_of(figure)
+
+
+def test_long_names_stay_on_the_page(tmp_path: Path) -> None:
+    for number in range(MOST_LINES):
+        plant(tmp_path, number)
+    table = points(Tree(tmp_path))
+    names = LONG + table["probe"]
+    assert not misplaced(draw(table.assign(probe=names, hardware=LONG, interface=LONG)))
 
 
 def test_files_are_the_same_each_time_and_absent_without_probes(tmp_path: Path) -> None:

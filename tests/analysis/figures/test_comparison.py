@@ -28,7 +28,7 @@ from tests.analysis.conftest import (
     in_blocks,
     turned,
 )
-from tests.analysis.drawn import beside, leaves_the_page, rows
+from tests.analysis.drawn import beside, misplaced, rows
 
 DDP: dict[str, Any] = {"strategy": "ddp", "gpus_per_node": 2}
 SPREAD = (1.0, 1.02, 0.97)
@@ -118,7 +118,7 @@ def test_nothing_leaves_the_page_or_touches_its_neighbour(tree: Tree, make_run: 
         fields = {"strategy": strategy, "loader_prefetch": ahead, "gpus_per_node": 2}
         make_run(20 + number + repeat, repeat=repeat, **fields)
     figure = comparison.draw(points(tree))
-    assert not leaves_the_page(figure)
+    assert not misplaced(figure)
     (ax,) = figure.axes
     (right,) = ax.child_axes
     boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
@@ -139,7 +139,7 @@ def test_long_names_leave_the_axes_a_third_of_the_width(tree: Tree, make_run: Ma
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of matplotlib: a layout without room
         figure = comparison.draw(table := points(tree))
-        assert not leaves_the_page(figure)
+        assert not misplaced(figure)
     assert len(table) == 8
     assert table["label"].str.len().min() > 70
     assert rows(figure) == table["label"].tolist()

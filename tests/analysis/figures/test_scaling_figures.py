@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -12,17 +13,21 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from ddl_core.registry import LOADERS
+from ddl_core.config import LONGEST_NAME, RunSpec
+from ddl_core.registry import LOADERS, owner
 from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables, has_answer
 from ddl_tools.analysis.tables import empty_table, runs_table
+from ddl_tools.records.identity import LEARNING
 from ddl_tools.records.paths import Tree
 from tests.analysis import drawn
-from tests.analysis.conftest import GPU, MakeRun, epoch_row, writer
-from tests.analysis.drawn import OF_RUNS, PAPER, leaves_the_page, points_of
+from tests.analysis.conftest import GPU, MACHINE, MakeRun, curve, epoch_row, writer
+from tests.analysis.drawn import LONG, OF_RUNS, PAPER, misplaced, points_of
+from tests.analysis.emulated import emulate
+from tests.fields import another
 
 
 def nothing(make_run: MakeRun) -> None:
@@ -55,8 +60,59 @@ def both_formats_and_halves(make_run: MakeRun) -> None:
             make_run(10 / size, study="loaders", **shape, data_format=read, work=work)
 
 
+CROWDED: dict[str, Any] = {
+    "model": f"package:{LONG}"[:LONGEST_NAME],
+    "system": MACHINE | {"cpu": 4 * "Example(R) CPU of $1 or $2, with many cores; "},
+    "loader": "dali_gpu",
+    "data_format": "tfrecord",
+}
+
+
+def longest_names(make_run: MakeRun) -> None:
+    """Let all names be as long as they may be; every second configuration changes all settings."""
+    strategies = {"ddp": "torch", "fsdp": "torch", "multiworker": "tensorflow"}
+    for (strategy, library), number, many, repeat in itertools.product(
+        strategies.items(), (1, 2, 4), (False, True), range(2)
+    ):
+        rows = [epoch_row(epoch, max_memory_bytes=number * 2**30) for epoch in range(3)]
+        rows += curve([0.5, 0.7, 0.8 - 0.1 * many])[-1:]
+        for row in rows:
+            row.throughput_samples_per_s = (20.0 + repeat) * number
+            row.wall_s = row.samples / row.throughput_samples_per_s
+        who = CROWDED | {"strategy": strategy, "framework": library, "repeat": repeat, "rows": rows}
+        for learning, data in ((False, "fashion_mnist"), (True, LONG)):
+            settings = all_changed(strategy, learning) if many else {}
+            about = (
+                who | {"study": f"{learning:d}{LONG}"[:LONGEST_NAME], "dataset": data} | settings
+            )
+            shapes = [{"gpus_per_node": number}, {"local_batch_size": 32 * number}]
+            halves = [{"work": "load", "rows": rows[:3]}, {"loader": "synthetic"}]
+            for shape in [*shapes, *(halves if number == 1 else [])]:
+                make_run(**about | shape)
+    for nodes, many in itertools.product((1, 2, 4), (False, True)):
+        delays = {name: another(name) for name in ("emu_straggler", "emu_jitter", "emu_draws")}
+        settings = all_changed("ddp") | delays if many else {}
+        emulate(make_run, nodes=nodes, **settings | {"study": LONG})
+
+
+def all_changed(strategy: str, learning: bool = False) -> dict[str, Any]:
+    """Return values of all settings of runs of a strategy, none a default; also of learning."""
+    names = list(RunSpec.model_fields)
+    settings = names[names.index("accumulation") : names.index("dali_decode")]
+    settings += [name for name in names if owner(name) == strategy]
+    kept = {"epochs", "eval_every", "min_steps_per_epoch", "profile_steps", "prefix"}
+    kept |= set() if learning else LEARNING
+    return {name: another(name) for name in settings if name not in kept}
+
+
 Fill = Callable[[MakeRun], None]
-FILLINGS = [both_formats_and_halves, every_model_on_two_machines, nothing, lost_and_cold]
+FILLINGS = [
+    both_formats_and_halves,
+    every_model_on_two_machines,
+    longest_names,
+    nothing,
+    lost_and_cold,
+]
 DRAWN = [
     (name, fill) for name in drawn.DRAWN for fill in (FILLINGS if name in OF_RUNS else [nothing])
 ]
@@ -82,11 +138,12 @@ def test_draws_and_leaves_all_as_it_was(name: str, fill: Fill, tables_of: Callab
     table = QUESTIONS[name].chosen(tables_of(fill))
     before = table.copy()
     figure = QUESTIONS[name].draw(table)
-    leaves = leaves_the_page(figure)
+    found = misplaced(figure)
     pd.testing.assert_frame_equal(table, before)
     assert dict(matplotlib.rcParams) == settings
     assert plt.get_fignums() == []
-    assert fill is lost_and_cold or not leaves
+    assert not found
+    assert min(ax.get_position().width for ax in figure.axes) > 1 / 5
     if has_answer(table, QUESTIONS[name], of_runs=False):
         answer = ANSWERS[name]
         assert 1 <= len(answer.sentences(table)) <= 3
