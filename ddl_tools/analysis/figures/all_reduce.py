@@ -1,6 +1,7 @@
 """What an all-reduce costs between the ranks of each probe: table and figure."""
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
@@ -10,11 +11,7 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.records.probe import ProbeRecord, read_probe, size_text
 
 NAME = "all_reduce"
-_LOOKS = [
-    {"color": colour, "marker": style.STRATEGY_MARKERS[name], "linestyle": "solid"}
-    for name, colour in style.STRATEGY_COLOURS.items()
-]
-MOST_LINES = len(_LOOKS)
+MOST_LINES = len(style.STRATEGY_COLOURS)
 
 COLUMNS = [
     *("probe", "nodes", "ranks", "interface", "device", "hardware", "commit"),
@@ -65,37 +62,37 @@ def _rows(record: ProbeRecord) -> list[dict[str, object]]:
 def draw(table: pd.DataFrame) -> Figure:
     """Return bus bandwidth and time over message size, a line per probe: the newest ones."""
     names = list(table["probe"].unique())
-    looks = dict(zip(names[-MOST_LINES:], _LOOKS, strict=False))
-    drawn = table[table["probe"].isin(looks)]
-    first = drawn.loc[drawn.index.min()]
-    numbered = {  # their times are in the CSV
-        f"{number}: {name.rpartition('-')[0]}": look
-        for number, (name, look) in enumerate(looks.items(), start=1)
+    newest = names[-MOST_LINES:]
+    colours = dict(zip(newest, style.STRATEGY_COLOURS.values(), strict=False))
+    markers = dict(zip(newest, style.STRATEGY_MARKERS.values(), strict=False))
+    looks = {  # their times are in the CSV
+        f"{number}: {name.rpartition('-')[0]}": {"color": colours[name], "marker": markers[name]}
+        for number, name in enumerate(newest, start=1)
     }
-    table = table.sort_values("bytes").assign(
-        bandwidth=table["bus_bytes_per_s"] / 1e9, time=table["seconds"] * 1e3
-    )
+    drawn = table[table["probe"].isin(newest)]
+    first = drawn.loc[drawn.index.min()]
+    drawn = drawn.assign(bandwidth=drawn["bus_bytes_per_s"] / 1e9, time=drawn["seconds"] * 1e3)
     figure, axes = frame(
-        f"An all-reduce reaches {table['bandwidth'].max():.3g} GB/s of bus bandwidth",
+        f"An all-reduce reaches {table['bus_bytes_per_s'].max() / 1e9:.3g} GB/s of bus bandwidth",
         ["bus bandwidth", "time of one"],
         [2.6],
-        handles(numbered, markersize=4),
+        handles(looks, linestyle="solid", markersize=4),
         [
             "Bus bandwidth = size / time x 2 (n - 1) / n (NCCL-tests); median, slowest rank, "
             "float32.",
             f"{first['ranks']} ranks on {first['nodes']} node(s), {first['device']}, over "
             f"{first['interface'] or 'an unknown interface'}.",
-            *captions.not_drawn("Older probes", len(names) - len(looks)),
+            *captions.not_drawn("Older probes", len(names) - len(newest)),
         ],
         line=captions.line(drawn),
     )
     for ax, column, label in zip(axes, ("bandwidth", "time"), ("GB/s", "ms"), strict=True):
-        for name, look in looks.items():
-            own = table[table["probe"] == name]
-            ax.plot(own["bytes"], own[column], markersize=4, **look)
+        sns.lineplot(drawn, x="bytes", y=column, hue="probe", palette=colours, style="probe",
+                     markers=markers, dashes=False, markersize=4, markeredgecolor="auto",
+                     estimator=None, legend=False, ax=ax)  # fmt: skip
         ax.set_xscale("log", base=2)
-        ax.xaxis.set_major_locator(FixedLocator(sorted(table["bytes"].unique())[::3]))
+        ax.xaxis.set_major_locator(FixedLocator(sorted(drawn["bytes"].unique())[::3]))
         curves.plain_ticks(ax.xaxis, lambda value, _: size_text(value))
         ax.set_xlabel("message of each rank")
-        curves.rate_axis(ax, table[column], label)
+        curves.rate_axis(ax, drawn[column], label)
     return figure

@@ -1,6 +1,7 @@
 """The learning rate of the schedules of the paper."""
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
@@ -34,21 +35,21 @@ def schedule_points(paper: Paper) -> pd.DataFrame:
 def draw_schedules(points: pd.DataFrame) -> Figure:
     """Return the learning rate over epochs of the paper's schedules (its Fig. 8a)."""
     names = list(points["schedule"].unique())
-    looks = {name: {"color": style.way_look("sgd", name, names)["color"]} for name in names}
+    colours = {name: style.way_look("sgd", name, names)["color"] for name in names}
     last = points.groupby("schedule")["value"].last()
     figure, (ax,) = frame(
         f"All schedules peak at {points['value'].max():g} and end at "
         f"{captions.span(last, '{:.1g}')}",
         ["the paper's training on 1024 GPUs"],
         [2.4],
-        handles({style.schedule_name(name): look for name, look in looks.items()},
+        handles({style.schedule_name(name): {"color": hue} for name, hue in colours.items()},
                 linestyle="solid"),
         [
             "No run: computed by the code that training uses, with the paper's settings (Fig. 8a). "
             "0.025 x 1024 at the peak, 5 epochs of linear warm-up.",
         ],
     )  # fmt: skip
-    for name, part in points.groupby("schedule"):
-        ax.plot(part["epoch"], part["value"], **looks[str(name)])
+    sns.lineplot(points, x="epoch", y="value", hue="schedule", palette=colours, estimator=None,
+                 legend=False, ax=ax)  # fmt: skip
     ax.set(yscale="log", xlabel="epoch", ylabel="learning rate")
     return figure

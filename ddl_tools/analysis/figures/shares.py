@@ -12,6 +12,7 @@ and c_G0 enter as shares of their t: a loss is c_G / t_G - E_G c_G0 / t_G0.
 from typing import Any
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -62,6 +63,9 @@ KERNELS = {
     "cudnn": "cuDNN",
     "rest": "other (100 % - the sum)",
 }
+_KERNEL: dict[str, Any] = {"marker": "o", "linestyle": "solid", "markerfacecolor": "white",
+                           "markeredgecolor": "auto", "markersize": 4,
+                           "markeredgewidth": 1.0}  # fmt: skip
 COPY_ERROR = "C6"  # docs/results/paper.md
 
 
@@ -308,7 +312,8 @@ def draw_kernels(points: pd.DataFrame) -> Figure:
     figure, panels = panel_figure(
         _all_reduce(points),
         table,
-        handles({KERNELS[kind]: _kernel(kind) for kind in KERNELS}),
+        handles({name: {"color": style.KERNEL_COLOURS[kind]} for kind, name in KERNELS.items()},
+                **_KERNEL),
         [
             "Table 2: PyTorch-DDP on JUWELS Booster, 64 images per GPU. Kernels only: a GPU that "
             "waits for data is in no share, and ranks wait for each other in the all-reduce (C7). "
@@ -317,18 +322,17 @@ def draw_kernels(points: pd.DataFrame) -> Figure:
         1.5,
         columns=3,
         note=STATED_ONLY,
-    )
+    )  # fmt: skip
     for ax, part in panels:
         curves.rank_axis(ax, points["world_size"])
         ax.set_ylim(0, 1)
         ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        for kind in KERNELS:
-            line = part[part["kind"] == kind].sort_values("world_size")
-            ax.plot(line["world_size"], line["value"], **_kernel(kind))
+        sns.lineplot(part, x="world_size", y="value", hue="kind", palette=style.KERNEL_COLOURS,
+                     estimator=None, legend=False, ax=ax, **_KERNEL)  # fmt: skip
         doubted = part[part["suspect"]]
         ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
-    for ax, _ in panels[::3]:
-        ax.set_ylabel("share of kernel time")
+    for number, (ax, _) in enumerate(panels):
+        ax.set_ylabel("" if number % 3 else "share of kernel time")
     return figure
 
 
@@ -345,8 +349,3 @@ def _all_reduce(points: pd.DataFrame) -> str:
         f"All-reduce grows from {least} % of the kernel time on {shared.min()} GPUs to {most} % "
         f"on {shared.max()}"
     )
-
-
-def _kernel(kind: str) -> dict[str, Any]:
-    return {"color": style.KERNEL_COLOURS[kind], "marker": "o", "linestyle": "solid",
-            "markerfacecolor": "white", "markersize": 4, "markeredgewidth": 1.0}  # fmt: skip
