@@ -16,7 +16,7 @@ from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.rows import cell_text, named
 from ddl_tools.analysis.ratio_answers import compared, nearest
 from ddl_tools.estimate import Estimate, three_digits
-from ddl_tools.labels import plural
+from ddl_tools.names import plural
 
 MOST_ROWS, MOST_SENTENCES = 10, 3
 _LIMITS = ["met", "uncertain", "violated"]

@@ -18,7 +18,7 @@ from ddl_core.registry import owner, title
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample, counted
 from ddl_tools.analysis.tables import is_emulated, not_emulated
-from ddl_tools.labels import IN_RUN_ID, labels, phrase
+from ddl_tools.names import IN_RUN_ID, labels, phrase
 from ddl_tools.records import identity
 from ddl_tools.records.software import ALONE, UNKNOWN, differing
 

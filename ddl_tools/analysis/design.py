@@ -12,7 +12,7 @@ from ddl_tools.analysis.configurations import ended_runs, starts
 from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.interleaving import Interleaved, block_means, relative
 from ddl_tools.analysis.tables import runs_table, windows_table
-from ddl_tools.labels import plural
+from ddl_tools.names import plural
 from ddl_tools.records.paths import Tree, committed
 from ddl_tools.records.provenance import host
 from ddl_tools.study import Study

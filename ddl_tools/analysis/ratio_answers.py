@@ -8,7 +8,7 @@ from ddl_tools.analysis.confirmation import doubtful
 from ddl_tools.analysis.figures import comparison
 from ddl_tools.analysis.plot.rows import cell_text
 from ddl_tools.estimate import Estimate, three_digits
-from ddl_tools.labels import plural
+from ddl_tools.names import plural
 
 _MOST_NAMED = 4  # configurations in one sentence
 _MOST_GROWN = 8  # the same for those with several numbers of ranks

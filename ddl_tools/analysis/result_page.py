@@ -24,8 +24,8 @@ from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.ratio_answers import unconfirmed
 from ddl_tools.analysis.tables import WITHDRAWN, counts, is_emulated, whole
-from ddl_tools.labels import phrase, plural
 from ddl_tools.markdown import code, escape
+from ddl_tools.names import phrase, plural
 from ddl_tools.records.paths import PROJECT, Tree
 
 PAGE = "README.md"

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ddl_tools.analysis.metrics import WORLD_G_PER_KWH, joules_per_image, kg_co2e, kwh
 from ddl_tools.analysis.plot import style
-from ddl_tools.labels import as_asked
+from ddl_tools.names import as_asked
 from ddl_tools.records.run import read_epochs, read_record
 
 COLUMNS = {

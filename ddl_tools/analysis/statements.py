@@ -21,7 +21,7 @@ from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import runs_table, windows_table
 from ddl_tools.estimate import Estimate, three_digits
-from ddl_tools.labels import plural
+from ddl_tools.names import plural
 from ddl_tools.records.paths import Tree
 
 SAME, OTHER, INCONCLUSIVE = "same direction here", "other direction here", "inconclusive here"

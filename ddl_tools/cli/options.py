@@ -14,7 +14,7 @@ from ddl_core.config import LONGEST_NAME, STUDY_ONLY, RunSpec
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.registry import REGISTRIES
 from ddl_core.retired import SETTINGS, refusal
-from ddl_tools.labels import named
+from ddl_tools.names import named
 from ddl_tools.records.agreement import alarm
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import RunFiles, Tree, results

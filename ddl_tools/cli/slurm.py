@@ -7,7 +7,7 @@ import click
 
 from ddl_core.errors import SpecError
 from ddl_tools.cli import options as common
-from ddl_tools.labels import Names, named, plural
+from ddl_tools.names import Names, named, plural
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.study import Study

@@ -29,9 +29,9 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError
 from ddl_core.system import INTERLEAVED
 from ddl_tools import gpus, processes
-from ddl_tools.labels import Names, named
 from ddl_tools.launch.notebook import LocalJob, cancel_all
 from ddl_tools.launch.screen import Screen
+from ddl_tools.names import Names, named
 from ddl_tools.records.ledger import Entry, entry, plan_one
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.progress import fraction, read_progress

@@ -13,7 +13,6 @@ from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, DDLError, RecordError, SpecError
 from ddl_core.schedules import derive_seed
 from ddl_tools.emulation import validity
-from ddl_tools.labels import Names, named, varying
 from ddl_tools.launch import local_ranks, measuring, preflight
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.interleave import Submit, run_interleaved
@@ -21,6 +20,7 @@ from ddl_tools.launch.notebook import LocalJob, cancel_all, submit
 from ddl_tools.launch.screen import Screen, screen
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import queued, reconciled
+from ddl_tools.names import Names, named, varying
 from ddl_tools.processes import stoppable
 from ddl_tools.records import agreement
 from ddl_tools.records.identity import LEARNING

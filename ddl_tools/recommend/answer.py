@@ -19,8 +19,8 @@ from ddl_tools.analysis.metrics import J_PER_KWH
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import write_tables
 from ddl_tools.estimate import Estimate, three_digits
-from ddl_tools.labels import plural
 from ddl_tools.launch.report import write_study_page
+from ddl_tools.names import plural
 from ddl_tools.recommend import plan
 from ddl_tools.recommend.candidates import describe, difference
 from ddl_tools.recommend.plan import STARTS, Verdict

@@ -16,9 +16,9 @@ from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_core.registry import title
 from ddl_tools import gpus
-from ddl_tools.labels import phrase, plural
 from ddl_tools.launch.preflight import check_data
 from ddl_tools.launch.slurm.site import Site
+from ddl_tools.names import phrase, plural
 from ddl_tools.recommend.plan import Level, Space
 from ddl_tools.records.provenance import host
 

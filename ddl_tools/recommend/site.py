@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ddl_core.errors import SpecError
 from ddl_core.registry import title
-from ddl_tools.labels import plural
 from ddl_tools.launch.slurm.node_job import MARGIN_S, NodeJob, Show, distinguish
 from ddl_tools.launch.slurm.script import Options
+from ddl_tools.names import plural
 from ddl_tools.recommend.answer import answer_file, training_file, write_study_file
 from ddl_tools.recommend.candidates import Request, search_name, site_space
 from ddl_tools.records.paths import Tree, results_words

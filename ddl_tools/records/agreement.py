@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from ddl_tools.labels import named
+from ddl_tools.names import named
 from ddl_tools.records.identity import WEIGHTS, key
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.run import RunRecord

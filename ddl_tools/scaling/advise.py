@@ -7,7 +7,7 @@ from ddl_core.config import IMAGENET_TRAIN_IMAGES
 from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import check_name, title
 from ddl_tools.gpus import listed
-from ddl_tools.labels import phrase
+from ddl_tools.names import phrase
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.provenance import host
 from ddl_tools.scaling import measured, paper

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl_tools.estimate import Estimate
-from ddl_tools.labels import labels, phrase, plural
+from ddl_tools.names import labels, phrase, plural
 from ddl_tools.records.damage import examine
 from ddl_tools.records.identity import FACTS, SOFTWARE, SPEED, description, key
 from ddl_tools.records.ledger import study_folders

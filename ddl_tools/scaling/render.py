@@ -4,8 +4,8 @@ import math
 
 from ddl_core.registry import title
 from ddl_tools.estimate import Estimate
-from ddl_tools.labels import plural
 from ddl_tools.markdown import aligned
+from ddl_tools.names import plural
 from ddl_tools.scaling.accuracy import MARGIN
 from ddl_tools.scaling.advise import SAME_COST, UNITS, Advice, risks_accuracy
 from ddl_tools.scaling.options import Option

@@ -41,7 +41,7 @@ from ddl_tools.analysis.plot.rows import (
     row_figure,
 )
 from ddl_tools.estimate import Estimate, three_digits
-from ddl_tools.labels import plural
+from ddl_tools.names import plural
 from ddl_tools.records.rounds import DISTURBED, FIRST
 from ddl_tools.study import Study
 

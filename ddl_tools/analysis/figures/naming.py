@@ -8,7 +8,7 @@ import pandas as pd
 from ddl_core.config import RunSpec
 from ddl_core.registry import owner, title
 from ddl_tools.analysis.configurations import specs
-from ddl_tools.labels import following, labels, phrase, plural, varying
+from ddl_tools.names import following, labels, phrase, plural, varying
 from ddl_tools.records.identity import REPEATS, SIZE
 from ddl_tools.records.software import differing
 

@@ -20,7 +20,7 @@ from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.estimate import Estimate
-from ddl_tools.labels import plural
+from ddl_tools.names import plural
 
 POINTS = typed(
     "panel source", WHO, "local_batch_size world_size_min world_size base_world_size",

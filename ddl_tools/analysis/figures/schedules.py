@@ -9,7 +9,7 @@ from ddl_core.schedules import learning_rate
 from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import frame, handles, styled
-from ddl_tools.labels import NAMES
+from ddl_tools.names import NAMES
 
 
 def schedule_points(paper: Paper) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
-from ddl_tools.labels import plural
+from ddl_tools.names import plural
 
 TIMES = typed(
     "panel", WHO, "dataset local_batch_size world_size target n reached failed epochs",

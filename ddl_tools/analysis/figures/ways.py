@@ -9,7 +9,7 @@ from matplotlib.ticker import PercentFormatter
 
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.plot.canvas import handles
-from ddl_tools.labels import NAMES
+from ddl_tools.names import NAMES
 
 _CROSS: dict[str, Any] = {"color": "#666666", "linestyle": "none", "marker": "x",
                           "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ddl_tools.analysis import estimates
 from ddl_tools.estimate import Estimate
-from ddl_tools.labels import called, plural
+from ddl_tools.names import called, plural
 
 # By library and strategy, any if that is empty: what is not developed any more.
 DISCONTINUED = {("mxnet", ""), ("tensorflow", "horovod")}

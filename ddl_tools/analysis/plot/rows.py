@@ -19,8 +19,8 @@ from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import drawn_panels, frame, styled
 from ddl_tools.analysis.plot.curves import intervals
 from ddl_tools.estimate import Estimate
-from ddl_tools.labels import plural
 from ddl_tools.markdown import aligned
+from ddl_tools.names import plural
 
 MOST_ROWS = 60  # in all panels together: about a page
 BAR = 0.66  # of a row

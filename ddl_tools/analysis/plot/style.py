@@ -18,7 +18,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES, title
-from ddl_tools.labels import NAMES, called, phrase
+from ddl_tools.names import NAMES, called, phrase
 
 SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
 

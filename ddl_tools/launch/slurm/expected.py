@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ddl_core.config import RunSpec
 from ddl_tools.estimate import three_digits
-from ddl_tools.labels import plural
 from ddl_tools.launch.slurm.script import requeues
 from ddl_tools.launch.slurm.site import Site, clock
 from ddl_tools.launch.slurm.submit import Job, show_costs
+from ddl_tools.names import plural
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling import measured, paper

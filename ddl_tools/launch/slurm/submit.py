@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, RecordError
 from ddl_core.files import cannot_write
-from ddl_tools.labels import configuration, labels, plural
 from ddl_tools.launch import preflight
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import queued, reconciled
@@ -20,6 +19,7 @@ from ddl_tools.launch.slurm.script import JobPaths, Options, block_name, job_nam
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.launch.slurm.slurm_cli import Queue
 from ddl_tools.launch.study import check_data, pending, write_plans
+from ddl_tools.names import configuration, labels, plural
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.identity import SERIES
 from ddl_tools.records.ledger import Entry, exclusive, ledger

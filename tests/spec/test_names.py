@@ -6,8 +6,8 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.registry import REGISTRIES, STRATEGIES, Entry, title
-from ddl_tools.labels import IN_RUN_ID, following, labels, named, phrase
 from ddl_tools.launch.study import find_study
+from ddl_tools.names import IN_RUN_ID, following, labels, named, phrase
 from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.paths import STUDIES
 from tests.fields import ALONE, changed
