@@ -1,4 +1,4 @@
-"""Names of runs in plain words: the fields in which the runs of a list differ."""
+"""Names of runs and configurations in words: one table of words, and the fields that differ."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -9,8 +9,9 @@ from ddl_core.registry import REGISTRIES, owner, title
 IN_RUN_ID = ("framework", "strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
 """Fields in the readable part of a run's name."""
 
-# What people call some values. The fields below, and the registered ones, need no word beside them.
-NAMES: dict[str, dict[Any, str]] = {
+WORDS: dict[str, str | dict[Any, str]] = {
+    # What values are called; registered ones have titles.
+    "loader": {"dali": "DALI"},  # the paper does not always say where its DALI decoded
     "work": {"train": "training", "load": "loading alone"},
     "dataset": {
         "fashion_mnist": "Fashion-MNIST",
@@ -25,17 +26,12 @@ NAMES: dict[str, dict[Any, str]] = {
     "precision": {"torch": "TF32 in convolutions"},
     "prefix": {None: "no prefix"},
     "emulated": {True: "emulated", False: "measured"},
-    "schedule": {
-        "step": "step",
-        "cosine": "cosine",
-        "exponential": "exponential",
-        "constant": "constant rate",
-    },
-}
-# Where a field's own name, without underscores, says it worse.
-_WORDS = {
+    "schedule": {"constant": "constant rate"},
+    # What stands before a value, where a name without underscores says it worse.
     "gpus_per_node": "ranks per node",
+    "image_size": "",
     "local_batch_size": "batch",
+    "global_batch_size": "global batch",
     "base_lr": "learning rate",
     "warmup_epochs": "warm-up epochs",
     "crop_min_area": "smallest crop",
@@ -58,24 +54,145 @@ _WORDS = {
     "emu_straggler": "straggler",
     "emu_jitter": "jitter",
     "emu_draws": "GPUs per rank",
+    # Of records.
+    "hardware": "",
+    "software": "",
+    "apart": "",
 }
-# By how a field's name ends.
-_UNITS = {"mb": "MiB", "gib": "GiB", "ms": "ms", "mbit": "Mbit/s", "elements": "numbers"}
+"""What fields and facts are called, or their values."""
+# By field, or by how its name ends.
+_UNITS = {
+    "image_size": "px",
+    "mb": "MiB",
+    "gib": "GiB",
+    "ms": "ms",
+    "mbit": "Mbit/s",
+    "elements": "numbers",
+}
 _DEFAULT = "default settings"
+ITEMS = "; "
+"""Between the items of a fact that is a list."""
+
+_FIELDS = RunSpec.model_fields
+_SIZE = ("nodes", "gpus_per_node")
+# Ranks share the cores of a node: where each number of ranks has one number of threads, a name
+# with the first need not have the second. So it is with each fact and the hardware.
+_FOLLOWS = {"cpu_threads": "gpus_per_node"}
+_HARDWARE = "hardware"
+
+Row = Mapping[str, Any]
+"""Fields of a `RunSpec`, and facts of its record by other names; None is a missing fact."""
 
 
-def labels(runs: Iterable[RunSpec | Mapping[str, Any]], without: Collection[str] = ()) -> list[str]:
-    """Return of each run its values of the fields that vary, e.g. ``"batch 64, no pinned memory"``.
+def label(runs: Iterable[RunSpec | Row], hide: Collection[str] = ()) -> list[str]:
+    """Return of each run its values of what varies, e.g. ``"batch 64, no pinned memory, 2 ranks"``.
 
-    Two labels are equal only if their runs differ in nothing but `without`. A
-    setting of a strategy is named for runs of this strategy; if several vary, for runs that change
-    it. What follows from the number of ranks of a node is left out beside it.
+    Two labels are equal only if their runs differ in nothing but `hide`. A setting of a strategy
+    is named for runs of this strategy; if several vary, for runs that change it. Rows without a
+    strategy name it before what is not at its default. Left out is what follows from a field that
+    is not hidden. Of facts that are lists of items, those that not all have are named.
     """
     rows = [dict(run) for run in runs]
-    names = varying(rows, without)
-    if "gpus_per_node" in names:
-        names = varying(rows, (*without, *following(rows)))
-    return [", ".join(filter(None, _parts(row, names))) for row in rows]
+    names = varying(rows, hide)
+    facts = {name: differing(row[name] for row in rows) for name in names if name not in _FIELDS}
+    fields = [name for name in names if name not in facts]
+    return [
+        joined(*_parts(row, fields), _size(row, fields, hide), *_facts(row, facts)) for row in rows
+    ]
+
+
+def varying(rows: Sequence[Row], hide: Collection[str] = ()) -> list[str]:
+    """Return the fields in which rows differ, in the order of `RunSpec`, and then the facts.
+
+    A setting of a strategy varies if the runs of this strategy differ in it.
+    """
+    shown = [name for name in (rows[0] if rows else ()) if name not in hide]
+    fields = [name for name in _FIELDS if name in shown]
+    return [
+        name
+        for name in (*fields, *(one for one in shown if one not in _FIELDS))
+        if _varies(name, rows, hide)
+    ]
+
+
+def _varies(name: str, rows: Sequence[Row], hide: Collection[str] = ()) -> bool:
+    if strategy := owner(name):
+        rows = [row for row in rows if row.get("strategy", strategy) == strategy]
+    first = _FOLLOWS.get(name, None if name in _FIELDS or name == _HARDWARE else _HARDWARE)
+    pairs = {(row.get(first) if first and first not in hide else None, row[name]) for row in rows}
+    return len(pairs) > len({one for one, _ in pairs})
+
+
+def following(rows: Sequence[Row]) -> list[str]:
+    """Return the fields whose values follow from the number of ranks of a node, in these rows."""
+    return [name for name in _FOLLOWS if not _varies(name, rows)]
+
+
+def common(rows: Sequence[Row], names: Iterable[str]) -> str:
+    """Return what rows share of some fields; ``gpus_per_node`` stands for the number of ranks."""
+    differ, first = varying(rows), rows[0]
+    shared = [name for name in names if name not in differ]
+    if "nodes" in differ and "gpus_per_node" in shared:
+        shared.remove("gpus_per_node")
+    return ", ".join(
+        _ranks(first, first["nodes"] > 1) if name == "gpus_per_node" else phrase(name, first[name])
+        for name in shared
+    )
+
+
+def unsaid(rows: Sequence[Row], hide: Collection[str] = ()) -> str:
+    """Return the settings that a `label` omits: those at their defaults, and those of ranks."""
+    own: dict[str, list[str]] = {}
+    for name in varying(rows, hide):
+        if strategy := owner(name):
+            own.setdefault(strategy, []).append(phrase(name, _FIELDS[name].default))
+    parts = [
+        f"{title('strategy', strategy)}: {', '.join(texts)}"
+        for strategy, texts in own.items()
+        if len(texts) > 1
+    ]
+    for name in following(rows):
+        values = {row[_FOLLOWS[name]]: row[name] for row in rows}
+        if len(set(values.values())) > 1:
+            parts += [
+                f"{plural(ranks, 'rank')} of a node: {phrase(name, value)}"
+                for ranks, value in sorted(values.items())
+            ]
+    return "; ".join(parts)
+
+
+def differing(values: Iterable[str | None]) -> dict[str, str]:
+    """Return of each text the items that not all have, or else all of them; missing ones are none.
+
+    As short as the values allow, and different for each of them.
+    """
+    known = {one: one.split(ITEMS) for one in values if isinstance(one, str)}
+    shared = set.intersection(*map(set, known.values())) if known else set()
+    return {
+        value: ", ".join(item for item in items if item not in shared)
+        for value, items in known.items()
+    }
+
+
+def distinguish(labels: Sequence[str], facts: Sequence[str]) -> list[str]:
+    """Return labels; equal ones are followed by the items in which their facts differ."""
+    alike: dict[str, list[str]] = {}
+    for text, fact in zip(labels, facts, strict=True):
+        alike.setdefault(text, []).append(fact)
+    return [
+        f"{text} ({differing(alike[text])[fact] or 'no more'})".lstrip()
+        if len(alike[text]) > 1
+        else text
+        for text, fact in zip(labels, facts, strict=True)
+    ]
+
+
+def hardware(accelerator: str | None, machine: str | None, cpu_cores: int | None) -> str:
+    """Return what a machine is called: by its GPU, else by its processor and cores."""
+    if accelerator or not machine:
+        return accelerator or "unknown machine"
+    processor = machine.replace("(R)", "").replace("(TM)", "")
+    return f"{processor}, {cpu_cores} cores, no GPU"
 
 
 class Names(dict[str, str]):
@@ -88,9 +205,10 @@ class Names(dict[str, str]):
 def named(runs: Iterable[RunSpec]) -> Names:
     """Return by `run_id` the name of each run of a list, and what it lacks in brackets."""
     specs = list(runs)
-    pairs = zip(specs, labels(specs, (*IN_RUN_ID, *following(specs))), strict=True)
+    labels = label(specs, (*IN_RUN_ID, *following([dict(spec) for spec in specs])))
     return Names(
-        (spec.run_id, spec.run_id + (f" ({label})" if label else "")) for spec, label in pairs
+        (spec.run_id, spec.run_id + (f" ({text})" if text else ""))
+        for spec, text in zip(specs, labels, strict=True)
     )
 
 
@@ -100,31 +218,14 @@ def as_asked(run: RunSpec) -> str:
     return ", ".join(phrase(name, fields[name]) for name in fields if name not in IN_RUN_ID)
 
 
-def varying(rows: Sequence[Mapping[str, Any]], without: Collection[str] = ()) -> list[str]:
-    """Return the fields of `RunSpec` in which rows differ, in its order.
-
-    A setting of a strategy varies if the runs of this strategy differ in it.
-    """
-    found = []
-    for name in RunSpec.model_fields:
-        if name in without or not rows or name not in rows[0]:
-            continue
-        own = owner(name)
-        values = {row[name] for row in rows if own in (None, row.get("strategy"))}
-        if len(values) > 1:
-            found.append(name)
-    return found
+def describe(values: Row) -> str:
+    """Return some fields of a run in words, e.g. ``"PyTorch-DDP, native, ResNet50"``."""
+    return joined(*_parts(values, list(values)))
 
 
-def following(runs: Iterable[RunSpec | Mapping[str, Any]]) -> list[str]:
-    """Return the fields whose values follow from the number of ranks of a node, in these runs.
-
-    Ranks share the cores of a node: where each number of ranks has one number of threads, a name
-    with the first need not have the second.
-    """
-    rows = [dict(run) for run in runs]
-    pairs = {(row["gpus_per_node"], row["cpu_threads"]) for row in rows}
-    return ["cpu_threads"] if len(pairs) == len({ranks for ranks, _ in pairs}) else []
+def joined(*parts: str) -> str:
+    """Return the parts of a name as one; empty ones are left out."""
+    return ", ".join(filter(None, parts))
 
 
 def called(library: str, strategy: str) -> str:
@@ -133,23 +234,23 @@ def called(library: str, strategy: str) -> str:
     return names[1] if names[1].startswith(names[0]) else ", ".join(names)
 
 
-def configuration(run: RunSpec) -> str:
-    """Return what runs of all sizes have in common, e.g. ``"PyTorch-DDP, native, ResNet50"``."""
-    return ", ".join(_parts(dict(run), ["framework", "strategy", "loader", "model"]))
-
-
-def phrase(field: str, value: Any) -> str:
-    """Return a field and its value in plain words, e.g. ``"bucket 25 MiB"``."""
-    if field in REGISTRIES:
-        return title(field, value)
-    if field in NAMES:
-        return NAMES[field].get(value, str(value))
-    word, unit = _word(field)
-    if value is None:
-        return f"all {word}" if field.endswith("_images") else f"default {word}"
+def phrase(name: str, value: Any) -> str:
+    """Return a field or a fact and its value in plain words, e.g. ``"bucket 25 MiB"``."""
+    words = WORDS.get(name)
+    if isinstance(words, dict) and value in words:
+        return words[value]
+    if name in REGISTRIES:
+        return title(name, value)
+    if isinstance(words, dict):
+        return str(value)
+    word, unit = _word(name)
+    if value is None and name in _FIELDS:
+        return f"all {word}" if name.endswith("_images") else f"default {word}"
     if isinstance(value, bool):
         return word if value else f"no {word}"
-    return f"no {word}" if value == "none" else f"{word} {_text(value)}{unit}"
+    if value == "none":
+        return f"no {word or name}"
+    return f"{word} {_text(value)}{unit}".lstrip()
 
 
 def plural(number: int, word: str) -> str:
@@ -158,33 +259,61 @@ def plural(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}{end}"
 
 
-def _parts(row: Mapping[str, Any], names: list[str]) -> list[str]:
-    own = [name for name in names if owner(name) == row.get("strategy", "")]
-    shown = own
-    if len(own) > 1:
-        shown = [name for name in own if row[name] != RunSpec.model_fields[name].default]
+def _parts(row: Row, names: Sequence[str]) -> list[str]:
+    own = [name for name in names if owner(name)]
+    if "strategy" in row:
+        own = [name for name in own if owner(name) == row["strategy"]]
+    changed = [name for name in own if row[name] != _FIELDS[name].default]
+    shown = own if len(own) == 1 and "strategy" in row else changed
     parts = []
-    both = {"framework", "strategy"} <= set(names)
     for name in names:
-        if both and name in ("framework", "strategy"):
-            parts += [called(row["framework"], row["strategy"])] if name == "strategy" else []
+        if name in _SIZE or (name == "framework" and "strategy" in names):
+            continue  # said by `_size`, and with the strategy
+        if name == "strategy" and "framework" in names:
+            parts.append(called(row["framework"], row["strategy"]))
         elif name == "data_format" and row.get("loader") == "synthetic":
             continue  # it reads no files
         elif name == "second_start" and not row[name] and len(names) > 1:
             continue  # as every other run
-        elif name in shown or not owner(name):
-            parts.append(phrase(name, row[name]))
-        elif own and not shown and name == own[0]:
+        elif not (strategy := owner(name)) or name in shown:
+            of = f"{title('strategy', strategy)} " if strategy and "strategy" not in row else ""
+            parts.append(of + phrase(name, row[name]))
+        elif own and name == own[0] and not shown and "strategy" in row:
             parts.append(_DEFAULT)
     return parts
 
 
-def _word(field: str) -> tuple[str, str]:
+def _size(row: Row, names: Collection[str], hide: Collection[str]) -> str:
+    if not {*_SIZE}.intersection(names):
+        return ""
+    if "nodes" in hide:
+        return f"{plural(row['gpus_per_node'], 'rank')} per node"
+    if "gpus_per_node" in hide:
+        return plural(row["nodes"], "node")
+    return _ranks(row, "nodes" in names)
+
+
+def _ranks(row: Row, on_nodes: bool) -> str:
+    where = f" on {plural(row['nodes'], 'node')}" if on_nodes else ""
+    return plural(row["nodes"] * row["gpus_per_node"], "rank") + where
+
+
+def _facts(row: Row, facts: Mapping[str, Mapping[Any, str]]) -> list[str]:
+    texts = {name: shorter.get(row[name], row[name]) for name, shorter in facts.items()}
+    missing = [_word(name)[0] or name for name, text in texts.items() if text is None]
+    known = [phrase(name, text) for name, text in texts.items() if text not in (None, "")]
+    return [*known, *([f"unknown {', '.join(missing)}"] if missing else [])]
+
+
+def _word(name: str) -> tuple[str, str]:
     """Return what stands before and after a value."""
-    own = field.removeprefix(f"{owner(field)}_")
-    stem, _, ending = own.rpartition("_")
-    unit = f" {_UNITS[ending]}" if stem and ending in _UNITS else ""
-    return _WORDS.get(field, (stem if unit else own).replace("_", " ")), unit
+    bare = name.removeprefix(f"{owner(name)}_")
+    stem, _, ending = bare.rpartition("_")
+    unit = _UNITS.get(name) or (stem and _UNITS.get(ending))
+    word = WORDS.get(name)
+    if not isinstance(word, str):
+        word = (stem if unit else bare).replace("_", " ")
+    return word, f" {unit}" if unit else ""
 
 
 def _text(value: Any) -> str:

@@ -14,20 +14,19 @@ import numpy as np
 import pandas as pd
 
 from ddl_core.config import RunSpec
-from ddl_core.registry import owner, title
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample, counted
 from ddl_tools.analysis.tables import is_emulated, not_emulated
-from ddl_tools.names import IN_RUN_ID, labels, phrase
+from ddl_tools.names import describe, differing, hardware, joined, label, phrase
 from ddl_tools.records import identity
-from ddl_tools.records.software import ALONE, UNKNOWN, differing
+from ddl_tools.records.software import ALONE, UNKNOWN
 
 CONFIGURATION = ["framework", "strategy", "loader", "data_format", "model"]
 
 
 def with_model(table: pd.DataFrame) -> pd.Series:
     """Return the setting of each row with the name of its network."""
-    models = [title("model", name) for name in table["model"]]
+    models = [phrase("model", name) for name in table["model"]]
     return table["setting"].astype("string") + ", " + pd.array(models, dtype="string")
 
 
@@ -48,15 +47,15 @@ _MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib", 
 # What one strategy or one loader of a library has of its own: see `_variants`.
 _OWN = {"strategy": "communication", "loader": "loader_software"}
 _SETTING = ["study", *identity.dividing({*_WITHIN, *_OWN.values(), "cores_shared"})]
-_WORK = [name for name in _SETTING if name in RunSpec.model_fields]
 # How ranks lie on nodes and cores, which depends on their number; see `_full_nodes` and `_bound`.
 _SPREAD = ["ranks_per_node", "cores_shared"]
-_SHOWN = {"image_size", "local_batch_size", "precision", "channels_last", "compile"}
-# What a setting's name contains only where its study has several.
-_NAMED = [name for name in (*_WORK, "hardware", "method_version") if name not in _SHOWN]
-_NAMED += ["memory_gib", "ranks_per_node"]
-_HIDDEN = ["device_used", "machine", "cpu_cores"]  # behind hardware, which may name a GPU alone
-_TEXTS = [*_OF_LIBRARY, "cores_shared"]
+# What a setting's name always contains; a switch only where it is on.
+_SHOWN = ["image_size", "global_batch_size", "local_batch_size", "precision"]
+_SHOWN += ["channels_last", "compile"]
+# What it contains only where its study has several.
+_WORK = [name for name in _SETTING if name in RunSpec.model_fields and name not in _SHOWN]
+_PLACE = ["hardware", "method_version", "memory_gib", "ranks_per_node", "device_used", "machine"]
+_PLACE += ["cpu_cores", *_OF_LIBRARY, "cores_shared", "apart"]
 _SAME = {
     "single": identity.SINGLE,
     "loading": identity.LOADING,
@@ -97,33 +96,32 @@ def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
     for column, free in _SAME.items():
         table[column] = keyed(table, free)
     _keep_differing(table)
-    table["hardware"] = [_hardware(row) for row in table[_MACHINE].to_dict("records")]
+    table["hardware"] = [
+        hardware(**row) for row in rows(table, ["accelerator", "machine", "cpu_cores"])
+    ]
     table["hardware"] = table["hardware"].astype("string")
     table["on_cpu"] = table["accelerator"].isna()
     placed = table.assign(ranks_per_node=_full_nodes(table), cores_shared=_bound(table))
     shared = _shared_batch(table)
-    placed["shared_batch"] = table["global_batch_size"].where(shared.notna())
+    placed["global_batch_size"] = table["global_batch_size"].where(shared.notna())
     placed["local_batch_size"] = table["local_batch_size"].mask(shared.notna())
     placed["series"] = table["series"].mask(shared.notna(), shared)
     table["curve"] = numbered(placed, ["study", "series", *_SPREAD])
-    placed["alike"] = numbered(placed, [*_SETTING, "shared_batch", *_SPREAD])
-    placed["variant"] = _variants(placed, placed["alike"])
-    numbers = numbered(placed, ["alike", "variant"])
-    works: dict[int, str] = {}
+    placed["alike"] = numbered(placed, [*_SETTING, "global_batch_size", *_SPREAD])
+    placed["apart"] = _apart(placed)
+    numbers = numbered(placed, ["alike", "apart"])
+    names: dict[int, str] = {}
     places: dict[int, str] = {}
-    for _, study in placed.groupby("study"):
-        settings = study.assign(number=numbers).drop_duplicates("number")
-        varying = [name for name in _NAMED if settings[name].nunique(dropna=False) > 1]
-        own = settings.groupby("hardware")[_HIDDEN].nunique(dropna=False)
-        varying += [name for name in _HIDDEN if (own[name] > 1).any()]
-        fields = [name for name in varying if name in RunSpec.model_fields]
-        found = [name for name in varying if name not in fields]
-        texts = {name: differing(settings[name]) for name in _TEXTS}
-        for row in settings.to_dict("records"):
-            works[row["number"]] = _work(row, fields)
-            places[row["number"]] = _place(row, found, texts)
-    differs = numbers.map(places).astype("string")
-    return table.assign(setting=numbers.map(works).astype("string") + differs, differs=differs)
+    for study, own in placed.assign(number=numbers).groupby("study"):
+        settings = own.drop_duplicates("number")
+        works, found = (label(rows(settings, columns)) for columns in (_WORK, _PLACE))
+        parts = zip(settings["number"], _always(settings), works, found, strict=True)
+        for number, always, work, place in parts:
+            names[number] = f"{study}: {joined(always, work, place)}"
+            places[number] = place
+    return table.assign(
+        setting=numbers.map(names).astype("string"), differs=numbers.map(places).astype("string")
+    )
 
 
 def numbered(table: pd.DataFrame, names: list[str]) -> pd.Series:
@@ -132,9 +130,9 @@ def numbered(table: pd.DataFrame, names: list[str]) -> pd.Series:
     It is what `ngroup` returns, in a tenth of the time where the columns are many and the rows few.
     """
     numbers: dict[tuple[Any, ...], int] = {}
-    rows = map(tuple, table[names].to_numpy(dtype=object, na_value=None).tolist())
+    values = map(tuple, table[names].to_numpy(dtype=object, na_value=None).tolist())
     return pd.Series(
-        [numbers.setdefault(row, len(numbers)) for row in rows], table.index, dtype=int
+        [numbers.setdefault(row, len(numbers)) for row in values], table.index, dtype=int
     )
 
 
@@ -142,8 +140,7 @@ def keyed(table: pd.DataFrame, free: Collection[str]) -> "pd.Series[str]":
     """Return the study and the key of each row, which rows of another table may share."""
     names = ["study", *identity.dividing(free)]
     numbers = numbered(table, names)
-    rows = table.loc[~numbers.duplicated(), names].to_numpy(dtype=object, na_value=None).tolist()
-    abouts = [dict(zip(names, row, strict=True)) for row in rows]
+    abouts = rows(table[~numbers.duplicated()], names)
     keys = [f"{about['study']} {identity.key(about, free)}" for about in abouts]
     return numbers.map(dict(enumerate(keys))).astype("string")
 
@@ -186,25 +183,29 @@ def _bound(table: pd.DataFrame) -> pd.Series:
     return table["cores_shared"].mask(single.fillna(False), values.transform("first"))
 
 
-def _variants(table: pd.DataFrame, alike: pd.Series) -> pd.Series:
+def _apart(table: pd.DataFrame) -> pd.Series:
     """Return, of each run, what sets it apart from most runs of its strategy, loader and setting.
 
-    `alike` numbers the settings, before what is told here.
+    ``alike`` numbers the settings, before what is told here.
 
     Empty for most. How strategies communicate differs between them and divides no setting, but runs
     of one strategy that communicate in two ways must not meet. So it is with loaders.
     """
     found = pd.Series("", index=table.index, dtype="string")
     for part, column in _OWN.items():
-        own = table[["framework", part, column]]
-        for _, runs in own.groupby([alike, "framework", part], dropna=False, sort=False):
+        for (*_, name), runs in table.groupby(["alike", "framework", part], sort=False):
             values = runs[column].fillna(UNKNOWN)
             counts = values.value_counts()
             if len(counts) > 1:
                 usual = min(counts[counts == counts.max()].index)
-                names = {one: f", {runs[part].iloc[0]}: {text or 'no more'}"
-                         for one, text in differing(counts.index).items()}  # fmt: skip
-                found.loc[runs.index] += values.map(names | {usual: ""})
+                more = {
+                    value: f"{phrase(part, name)}: {items or 'no more'}"
+                    for value, items in differing(counts.index).items()
+                }
+                texts = values.map(more | {usual: ""})
+                found.loc[runs.index] = [
+                    joined(*pair) for pair in zip(found.loc[runs.index], texts, strict=True)
+                ]
     return found
 
 
@@ -242,44 +243,12 @@ def _keep_differing(table: pd.DataFrame) -> None:
             table.loc[runs.index, name] = known
 
 
-def _work(row: dict, varying: list[str]) -> str:
-    shared = not pd.isna(row["shared_batch"])
-    batch = f"global batch {row['shared_batch']}" if shared else f"batch {row['local_batch_size']}"
-    parts = [f"{row['image_size']} px", batch]
-    parts += [phrase("precision", row["precision"])]
-    parts += ["channels_last"] if row["channels_last"] else []
-    parts += ["compiled"] if row["compile"] else []
-    parts += [text for name in varying if (text := _phrase(name, row[name]))]
-    return f"{row['study']}: {', '.join(parts)}"
-
-
-def _place(row: dict, varying: list[str], texts: dict[str, dict[str, str]]) -> str:
-    parts = [_phrase(name, row[name]) for name in varying]
-    known = {name: text.get(row[name]) for name, text in texts.items() if not pd.isna(row[name])}
-    parts += [f"{name} {text}" for name, text in known.items() if text]
-    missing = [name for name, text in texts.items() if text and name not in known]
-    parts += [f"unknown {', '.join(missing)}"] if missing else []
-    return "".join(f", {part}" for part in parts) + row["variant"]
-
-
-def _phrase(name: str, value: Any) -> str:
-    """Return a column in words: "" for a setting of one strategy that is at its default."""
-    value = None if pd.isna(value) else value
-    if name not in RunSpec.model_fields:
-        return f"unknown {name}" if value is None else phrase(name, value)
-    strategy = owner(name)
-    if strategy and value == RunSpec.model_fields[name].default:
-        return ""
-    return (f"{title('strategy', strategy)} " if strategy else "") + phrase(name, value)
-
-
-def _hardware(row: dict) -> str:
-    if not pd.isna(row["accelerator"]):
-        return str(row["accelerator"])
-    if pd.isna(row["machine"]):
-        return "unknown machine"
-    model = str(row["machine"]).replace("(R)", "").replace("(TM)", "")
-    return f"{model}, {row['cpu_cores']} cores, no GPU"
+def _always(settings: pd.DataFrame) -> list[str]:
+    """Return what the name of each setting contains whether it varies or not."""
+    return [
+        describe({name: value for name, value in row.items() if value not in (None, False)})
+        for row in rows(settings, _SHOWN)
+    ]
 
 
 def ended_runs(
@@ -305,19 +274,15 @@ def ended_runs(
     return table.assign(commit=commits(table), lost=table["lost"].astype(bool))
 
 
-def run_labels(runs: pd.DataFrame, without: Collection[str] = IN_RUN_ID) -> pd.Series:
-    """Return what sets each run apart in its study, `without` what is shown elsewhere: `labels`."""
-    found = pd.Series("", index=runs.index, dtype="string")
-    for _, study in runs.groupby("study"):
-        found.loc[study.index] = labels(specs(study), without)
-    return found
-
-
 def specs(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the fields of some runs, with None where one has no value."""
-    fields = list(RunSpec.model_fields)
-    rows = runs[fields].to_numpy(dtype=object, na_value=None).tolist()  # faster than `to_dict`
-    return [dict(zip(fields, row, strict=True)) for row in rows]
+    return rows(runs, list(RunSpec.model_fields))
+
+
+def rows(table: pd.DataFrame, names: list[str]) -> list[dict[str, Any]]:
+    """Return some columns of each row, with None where one has no value."""
+    values = table[names].to_numpy(dtype=object, na_value=None).tolist()  # faster than `to_dict`
+    return [dict(zip(names, row, strict=True)) for row in values]
 
 
 def commits(runs: pd.DataFrame) -> pd.Series:

@@ -5,16 +5,13 @@ It is a README.md, which code-hosting sites show with the folder. An index leads
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
-from ddl_core.registry import title
 from ddl_tools import markdown
 from ddl_tools.analysis.answers import ANSWERS, MOST_ROWS
 from ddl_tools.analysis.configurations import specs
@@ -25,7 +22,7 @@ from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.ratio_answers import unconfirmed
 from ddl_tools.analysis.tables import WITHDRAWN, counts, is_emulated, whole
 from ddl_tools.markdown import code, escape
-from ddl_tools.names import phrase, plural
+from ddl_tools.names import common, phrase, plural
 from ddl_tools.records.paths import PROJECT, Tree
 
 PAGE = "README.md"
@@ -164,22 +161,13 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
 
 def shared_settings(runs: pd.DataFrame) -> str:
     """Return as Markdown what all runs share of network, image size, batch and precision."""
-    words: dict[str, Callable[[Any], str]] = {
-        "model": style.model_name,
-        "image_size": "{} px".format,
-        "local_batch_size": "batch {}".format,
-        "precision": partial(phrase, "precision"),
-    }
+    names = ["model", "image_size", "local_batch_size", "precision"]
     if is_emulated(runs).any():  # the size of images changes nothing
-        del words["image_size"]
+        names.remove("image_size")
     known = whole(runs)
     if known["accumulation"].nunique() > 1:  # a batch is then several of these
-        del words["local_batch_size"]
-    return ", ".join(
-        escape(word(known[name].iloc[0]))
-        for name, word in words.items()
-        if known[name].nunique() == 1
-    )
+        names.remove("local_batch_size")
+    return escape(common(specs(known), names)) if len(known) else ""
 
 
 def _read_again(runs: pd.DataFrame) -> list[str]:
@@ -205,7 +193,7 @@ def _own_order(runs: pd.DataFrame) -> list[str]:
     own = own[own["image_order"] == "loader"]
     pairs = own[["loader", "data_format"]].drop_duplicates().itertuples(index=False)
     names = sorted(
-        f"{title('loader', one)} with {phrase('data_format', form)}" for one, form in pairs
+        f"{phrase('loader', one)} with {phrase('data_format', form)}" for one, form in pairs
     )
     return [f"Images in the loader's own order: {escape(', '.join(names))}."] if names else []
 

@@ -1,13 +1,14 @@
 """Machine, software and settings of a run as texts that are equal or not: all that changes speed.
 
-A text is a list of items, ``"; "`` between them. What an older record does not contain is missing,
-and never equal to the text of another one.
+A text is a list of items, with `ITEMS` between them. What an older record does not contain is
+missing, and never equal to the text of another one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES, Entry, known
+from ddl_tools.names import ITEMS
 from ddl_tools.records.run import RunRecord
 
 # What every run computes or reads images with; a library and a network may need more.
@@ -19,7 +20,6 @@ _OWN = tuple(
 )
 UNKNOWN = "unknown"
 ALONE = "one rank"
-_BETWEEN = "; "
 _NONE = "none"  # a table's empty cell is a missing value
 
 
@@ -48,19 +48,6 @@ def columns(record: RunRecord) -> dict[str, str | int | None]:
         "switches": _text(system.get("settings")),
         "communication": _joined([*_own(record, STRATEGIES[spec.strategy]), *_items(messages)]),
         "loader_software": _joined(_loader(record)),
-    }
-
-
-def differing(values: Iterable[str | None]) -> dict[str, str]:
-    """Return of each text the items that not all have, or else all of them; missing ones are none.
-
-    As short as the values allow, and different for each of them.
-    """
-    known = {one: one.split(_BETWEEN) for one in values if isinstance(one, str)}
-    common = set.intersection(*map(set, known.values())) if known else set()
-    return {
-        value: ", ".join(item for item in items if item not in common)
-        for value, items in known.items()
     }
 
 
@@ -115,4 +102,4 @@ def _text(values: Mapping[str, Any] | None) -> str | None:
 
 
 def _joined(items: list[str]) -> str:
-    return _BETWEEN.join(items) or _NONE
+    return ITEMS.join(items) or _NONE

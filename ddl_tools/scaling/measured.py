@@ -7,24 +7,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl_tools.estimate import Estimate
-from ddl_tools.names import labels, phrase, plural
+from ddl_tools.names import ITEMS, describe, distinguish, hardware, label, plural
 from ddl_tools.records.damage import examine
 from ddl_tools.records.identity import FACTS, SOFTWARE, SPEED, description, key
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord
-from ddl_tools.records.software import differing
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
 from ddl_tools.scaling.configuration import Configuration
+
+_SHOWN = ("image_size", "local_batch_size", "precision")
 
 log = logging.getLogger(__name__)
 
 
-def machine_name(system: dict[str, object] | None) -> str:
+def machine_name(system: dict[str, Any] | None) -> str:
     """Return the name of a record's machine: its accelerator, else its processor."""
     known = system or {}
-    return str(known.get("accelerator") or f"{known.get('cpu')}, {known.get('cpu_cores')} cores")
+    return hardware(known.get("accelerator"), known.get("cpu"), known.get("cpu_cores"))
 
 
 class Measured(NamedTuple):
@@ -103,18 +104,16 @@ def configurations(runs: Iterable[Measured], tree: Tree) -> list[Configuration]:
 
 def _names(firsts: Sequence[RunRecord]) -> list[str]:
     """Return what sets configurations apart; equal names end with what differs in software."""
-    found = labels([one.spec for one in firsts], SPEED | {"strategy", "loader"})
-    shown = [
-        (machine_name(one.system), one.spec.strategy, one.spec.loader, label)
-        for one, label in zip(firsts, found, strict=True)
-    ]
-    texts = [_facts(description(one)) for one in firsts]
-    for name in set(shown):
-        alike = [place for place, other in enumerate(shown) if other == name]
-        if len(alike) > 1:
-            more = differing(texts[place] for place in alike)
-            for place in alike:
-                found[place] = ", ".join(filter(None, [found[place], more[texts[place]]]))
+    found = label([one.spec for one in firsts], SPEED | {"strategy", "loader"})
+    shown: dict[tuple[str, str, str], list[int]] = {}
+    for place, one in enumerate(firsts):
+        name = machine_name(one.system), one.spec.strategy, one.spec.loader
+        shown.setdefault(name, []).append(place)
+    for places in shown.values():
+        facts = [_facts(description(firsts[place])) for place in places]
+        names = distinguish([found[place] for place in places], facts)
+        for place, text in zip(places, names, strict=True):
+            found[place] = text
     return found
 
 
@@ -122,7 +121,7 @@ def _facts(about: dict[str, Any]) -> str:
     """Return machine, software and method of a run as one text of items."""
     own = [name for name in FACTS if name not in SOFTWARE and about[name] is not None]
     items = [f"{name} {about[name]}" for name in own]
-    return "; ".join([*items, *(about[name] for name in SOFTWARE if about[name])])
+    return ITEMS.join([*items, *(about[name] for name in SOFTWARE if about[name])])
 
 
 def _configuration(
@@ -146,8 +145,7 @@ def _configuration(
         sizes=tuple(sorted({one.world_size for one in records})),
         sources=(
             f"{plural(len(records), 'run')} in {', '.join(folders)}",
-            f"{spec.image_size} px, batch {spec.local_batch_size}, "
-            f"{phrase('precision', spec.precision)}",
+            describe({name: getattr(spec, name) for name in _SHOWN}),
         ),
         throughput=rate,
         in_jobs=all(one.job_id is not None for one in records),

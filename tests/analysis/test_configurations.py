@@ -125,8 +125,8 @@ def test_machines_of_one_study_have_names_of_their_own(tree: Tree, make_run: Mak
     make_run(study="other")
     table = configurations(tree)
     assert sorted(table["setting"]) == [
-        "laptop: 96 px, batch 16, fp32, hardware Example CPU @ 2.00GHz, 2 cores, no GPU",
-        "laptop: 96 px, batch 16, fp32, hardware Example GPU",
+        "laptop: 96 px, batch 16, fp32, Example CPU @ 2.00GHz, 2 cores, no GPU",
+        "laptop: 96 px, batch 16, fp32, Example GPU",
         "other: 96 px, batch 16, fp32",
     ]
     assert table["on_cpu"].to_list() == (table["hardware"] != "Example GPU").to_list()

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_tools.analysis.configurations import KEYS, configuration_table, run_labels, with_settings
+from ddl_tools.analysis.configurations import KEYS, configuration_table, with_settings
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.cli.options import show_entries
 from ddl_tools.launch.study import summary
+from ddl_tools.names import IN_RUN_ID, label
 from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
@@ -85,18 +86,19 @@ def test_no_accuracy_is_a_mean_of_both(tree: Tree, make_run: MakeRun) -> None:
 def test_every_list_and_row_of_a_notebook_tells_them_apart(tree: Tree, make_run: MakeRun) -> None:
     """Without the last part of their names, which is a hash."""
     for field in FIELDS:
-        specs = two(field)
+        pair = two(field)
         folder = tree.study("laptop")
-        entries = [Entry(spec, folder / spec.run_id, "failed", "lost") for spec in specs]
-        for spec in specs:
+        entries = [Entry(spec, folder / spec.run_id, "failed", "lost") for spec in pair]
+        for spec in pair:
             write(make_run, field, spec, status="failed")
         for text in (show_entries(entries), summary(entries)):
-            for spec in specs:
+            for spec in pair:
                 text = text.replace(spec.run_id.rpartition("-")[2], "")
             lines = [line for line in text.splitlines() if "lost" in line]
             assert len(set(lines)) == len(lines) == 2, field
     runs = runs_table(tree)
-    names = runs["study"] + runs["run_id"].str.rpartition("-")[0] + run_labels(runs)
-    assert names.is_unique
+    for _, study in runs.groupby("study"):
+        names = study["run_id"].str.rpartition("-")[0] + label(specs(study), IN_RUN_ID)
+        assert names.is_unique
     runs = runs[runs["study"] != "second_start"]  # of the same setting; `ended_runs` leaves it out
     assert (with_settings(runs).groupby(KEYS).size() == 1).all()

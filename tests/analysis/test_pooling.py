@@ -178,12 +178,12 @@ def test_names_tell_what_differs_in_short(tree: Tree, write: Write) -> None:
     write(4, RECORDS["older, none of it"])
     name = "laptop: 96 px, batch 16, fp32"
     settings = set(configurations(tree)["setting"])
-    usual = f"{name}, software torch 2.13.0"
+    usual = f"{name}, torch 2.13.0"
     assert settings == {
         usual,
-        f"{name}, software torch 2.14.0",
-        f"{usual}, ddp: bucket_bytes=1",
-        f"{usual}, unknown environment, threads, switches, cores_shared",
+        f"{name}, torch 2.14.0",
+        f"{usual}, PyTorch-DDP: bucket_bytes=1",
+        f"{usual}, unknown environment, threads, switches, cores shared",
     }
 
 

@@ -1,18 +1,14 @@
 """Runs of accuracy studies, what their configurations are called, and how fast they learn."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ddl_tools.analysis.configurations import (
-    commits,
-    run_labels,
-    varies,
-    with_settings,
-)
-from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.configurations import commits, specs, varies, with_settings
 from ddl_tools.analysis.tables import not_emulated
+from ddl_tools.names import describe, joined, label
 from ddl_tools.records.identity import BATCH, LEARNING, REPEATS
 
 # Top-1 accuracy with the running statistics of batch normalisation, and with precise ones.
@@ -31,36 +27,36 @@ def made(runs: pd.DataFrame) -> pd.DataFrame:
     table = with_settings(runs[ways & ended & (runs["work"] == "train")])
     table["diverged"] = table["diverged"].fillna(False).astype(bool)
     table["commit"] = commits(table)
-    return table.assign(label=pd.array(_labels(table), dtype="string"))
+    return table.assign(label=_labels(table))
 
 
-def _labels(table: pd.DataFrame) -> list[str]:
+def _labels(table: pd.DataFrame) -> pd.Series:
     """Return what each configuration is called: how it learns, and what else sets it apart.
 
     Those of several batch sizes have one label, and are one line. Where a batch is made in several
     ways, of more ranks or of more micro-batches, the label names the way.
     """
     found = pd.Series("", index=table.index, dtype="string")
-    for _, runs in table.groupby(["study", "optimizer", "schedule"]):
-        apart = _unusual(run_labels(runs, (*REPEATS, *BATCH)))
+    for (_, optimizer, schedule), runs in table.groupby(["study", "optimizer", "schedule"]):
+        fields = specs(runs)
+        apart = _unusual(label(fields, (*REPEATS, *BATCH)))
         shapes = runs[[*BATCH]].assign(apart=apart, batch=runs["global_batch_size"])
         if shapes.drop_duplicates().duplicated(["apart", "batch"]).any():
-            apart = run_labels(runs, REPEATS)
-        found.loc[runs.index] = apart
-    names = zip(table["optimizer"], table["schedule"], found, table["differs"], strict=True)
-    return [
-        style.way_name(optimizer, schedule) + (f", {apart}" if apart else "") + differs
-        for optimizer, schedule, apart, differs in names
-    ]
+            apart = label(fields, REPEATS)
+        way = describe({"optimizer": optimizer, "schedule": schedule})
+        found.loc[runs.index] = [
+            joined(way, *parts) for parts in zip(apart, runs["differs"], strict=True)
+        ]
+    return found
 
 
-def _unusual(labels: pd.Series) -> pd.Series:
+def _unusual(labels: list[str]) -> list[str]:
     """Return labels without the parts that most runs have: e.g. only what was tried beside them."""
-    counts = labels.value_counts()
-    if 2 * counts.iloc[0] <= len(labels):
+    ((most, count),) = Counter(labels).most_common(1)
+    if 2 * count <= len(labels):
         return labels
-    usual = set(str(counts.index[0]).split(", "))
-    return labels.map(lambda label: ", ".join(p for p in label.split(", ") if p not in usual))
+    usual = most.split(", ")
+    return [joined(*(one for one in text.split(", ") if one not in usual)) for text in labels]
 
 
 def numbers(cell: Any) -> np.ndarray:

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
+from ddl_core.config import RunSpec
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs, specs
 from ddl_tools.analysis.estimates import MARGIN
-from ddl_tools.analysis.figures import naming
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.study_rows import (
     REACHED,
@@ -42,6 +42,7 @@ from ddl_tools.analysis.plot.rows import (
 )
 from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.names import plural
+from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.rounds import DISTURBED, FIRST
 from ddl_tools.study import Study
 
@@ -169,9 +170,15 @@ def _base(
     def order(place: int) -> tuple[Any, ...]:
         spec, known = fields[place], groups[place]["value"].notna().any()
         look = strategies.index(named.iloc[place]), loaders.index(spec["loader"])
-        return (not is_reference[place], not known, naming.changes(spec, like), *look, place)
+        return (not is_reference[place], not known, _changes(spec, like), *look, place)
 
     return min(range(len(groups)), key=order)
+
+
+def _changes(spec: dict[str, Any], other: dict[str, Any] | None) -> int:
+    """Return how many fields of a run differ from those of another one, or from their default."""
+    than = other or {name: about.default for name, about in RunSpec.model_fields.items()}
+    return sum(than[name] != value for name, value in spec.items() if name not in REPEATS)
 
 
 def _same_on_fewer(place: int, base: int, firsts: pd.DataFrame) -> int:

@@ -13,7 +13,6 @@ from ddl_tools.analysis.configurations import (
     VALUE,
     commits,
     keyed,
-    run_labels,
     specs,
     stack,
     with_settings,
@@ -24,6 +23,7 @@ from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.estimate import three_digits
+from ddl_tools.names import joined, label
 from ddl_tools.records.identity import REPEATS, SERIES
 from ddl_tools.scaling.emulated import calculated_s, represented_gbit
 
@@ -75,11 +75,11 @@ def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
         undisturbed=keyed(emulated, SERIES | {*_SHARED, *_NO_DELAYS}),
     )
     real = {name: emulated[name] * emulated["emu_shrink"] for name in _SHRUNK}
-    apart = run_labels(emulated.assign(**real), _NOT_NAMED)  # sizes of the network that is emulated
-    made["line"] = [
-        ", ".join(filter(None, (style.strategy_name(strategy), label))) + differs
-        for strategy, label, differs in zip(made["strategy"], apart, made["differs"], strict=True)
-    ]
+    made["line"] = pd.Series("", made.index, dtype="string")
+    for _, study in emulated.assign(**real).groupby("study"):  # of the network that is emulated
+        strategies = study["strategy"].map(style.strategy_name)
+        parts = strategies, label(specs(study), _NOT_NAMED), made.loc[study.index, "differs"]
+        made.loc[study.index, "line"] = [joined(*texts) for texts in zip(*parts, strict=True)]
     faithful = (made["status"] == "completed") & made["unfaithful"].isna()
     return made.assign(value=made[VALUE].where(faithful))
 

@@ -9,7 +9,7 @@ from ddl_core.schedules import learning_rate
 from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import frame, handles, styled
-from ddl_tools.names import NAMES
+from ddl_tools.names import phrase
 
 
 def schedule_points(paper: Paper) -> pd.DataFrame:
@@ -17,7 +17,7 @@ def schedule_points(paper: Paper) -> pd.DataFrame:
 
     Four values an epoch, each of the first update that comes then.
     """
-    names = style.listed(paper.accuracy["schedule"], NAMES["schedule"])
+    names = style.schedules(paper.accuracy["schedule"])
     rows = []
     for name in names:
         spec = RunSpec.parse(
@@ -42,7 +42,7 @@ def draw_schedules(points: pd.DataFrame) -> Figure:
         f"{captions.span(last, '{:.1g}')}",
         ["the paper's training on 1024 GPUs"],
         [2.4],
-        handles({style.schedule_name(name): {"color": hue} for name, hue in colours.items()},
+        handles({phrase("schedule", name): {"color": hue} for name, hue in colours.items()},
                 linestyle="solid"),
         [
             "No run: computed by the code that training uses, with the paper's settings (Fig. 8a). "

@@ -7,14 +7,20 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ddl_tools.analysis.configurations import numbered, stack
-from ddl_tools.analysis.figures import naming
+from ddl_tools.analysis.configurations import numbered, rows, specs, stack
 from ddl_tools.analysis.figures.columns import WHO
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.tables import whole
+from ddl_tools.names import ITEMS, common, distinguish, label, plural, unsaid
+from ddl_tools.records.identity import REPEATS, SIZE
 
 WHO_ROWS = f"question panel {WHO} world_size second_start label"
 REACHED = "n failed value low high"
+# Where and with what a run was made.
+_PLACE = ["model", "hardware", "device_used", "machine", "cpu_cores", "memory_gib", "software"]
+_PLACE += ["method_version"]
+_COMMON = ["strategy", "loader", "gpus_per_node", "model", "image_size", "local_batch_size"]
+_COMMON += ["precision"]
 
 _BELOW = 1 / 3  # of a row, from a value to the dots of its runs
 
@@ -38,27 +44,41 @@ def studies(
     for study, own in made.groupby("study"):
         numbers = numbered(own, ["configuration"])
         firsts = own[~numbers.duplicated()]
-        common = naming.common(firsts)
+        fields = specs(firsts)
+        labels = label(fields, REPEATS) if len(fields) > 1 else [common(fields, _COMMON[:3])]
+        shared = common(fields, _COMMON)
         about = own.assign(
-            label=numbers.map(dict(enumerate(naming.names(firsts)))),
-            common=common,
-            unsaid=naming.unsaid(firsts),
-            left_out=naming.left_out(whole(runs[runs["study"] == study]), own),
+            label=numbers.map(dict(enumerate(labels))),
+            common=shared,
+            unsaid=unsaid(fields, {*REPEATS, *SIZE}),
+            left_out=_left_out(whole(runs[runs["study"] == study]), own),
             question=question,
         )
-        where = [*naming.PLACE, "model"]
-        texts = naming.place_texts(about.drop_duplicates(where))
-        places = about.groupby(where, dropna=False, sort=False)
+        texts = label(rows(about.drop_duplicates(_PLACE), _PLACE))
+        places = about.groupby(_PLACE, dropna=False, sort=False)
         for text, (_, place) in zip(texts, places, strict=True):
             groups = [group for _, group in place.groupby("configuration", sort=False)]
             firsts = pd.concat([group.head(1) for group in groups], ignore_index=True)
-            firsts["label"] = naming.distinguished(firsts)
+            facts = firsts["differs"].str.replace(", ", ITEMS)
+            firsts["label"] = distinguish(firsts["label"], facts)
             found = zip(groups, summary(groups, firsts), strict=True)
-            rows = pd.DataFrame([_reached(group) | more for group, more in found])
-            table = firsts.assign(panel=": ".join(filter(None, [str(study), text or common])))
-            table[list(rows)] = rows
+            reached = pd.DataFrame([_reached(group) | more for group, more in found])
+            table = firsts.assign(panel=": ".join(filter(None, [str(study), text or shared])))
+            table[list(reached)] = reached
             tables.append(table.sort_values(["value", "label"], ascending=[False, True]))
     return stack(tables, columns)
+
+
+def _left_out(runs: pd.DataFrame, made: pd.DataFrame) -> str:
+    """Return how many `runs` of a study are not in `made`, and why."""
+    rest = runs[~runs["run_id"].isin(made["run_id"])]
+    loading, ended = rest["work"] != "train", rest["status"] == "completed"
+    counts = {
+        "that only load": int(loading.sum()),
+        "without a warm epoch": int((~loading & ended).sum()),
+        "not finished": int((~loading & ~ended).sum()),
+    }
+    return ", ".join(f"{plural(number, 'run')} {why}" for why, number in counts.items() if number)
 
 
 def _reached(group: pd.DataFrame) -> dict[str, Any]:

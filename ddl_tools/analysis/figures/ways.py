@@ -9,7 +9,6 @@ from matplotlib.ticker import PercentFormatter
 
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.plot.canvas import handles
-from ddl_tools.names import NAMES
 
 _CROSS: dict[str, Any] = {"color": "#666666", "linestyle": "none", "marker": "x",
                           "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
@@ -21,8 +20,8 @@ def way_looks(points: pd.DataFrame) -> style.Looks:
     Several labels of one of these differ in their marks.
     """
     ways = points[["optimizer", "schedule", "label"]].drop_duplicates()
-    schedules = style.listed(ways["schedule"], NAMES["schedule"])
-    optimizers = style.listed(ways["optimizer"], NAMES["optimizer"])
+    schedules = style.schedules(ways["schedule"])
+    optimizers = style.optimizers(ways["optimizer"])
     ways = ways.sort_values(
         ["optimizer", "schedule"],
         key=lambda names: names.map([*optimizers, *schedules].index),

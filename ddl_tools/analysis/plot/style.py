@@ -11,14 +11,13 @@ is PyTorch's there, and in another library that of the strategy which only this 
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES, title
-from ddl_tools.names import NAMES, called, phrase
+from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES
+from ddl_tools.names import called, describe, phrase
 
 SEPARATOR = " · "  # in a panel's name, between what it shows and where that was measured
 
@@ -52,7 +51,6 @@ _LOADER_LINES: dict[str, tuple[Any, str]] = {  # with the filled part of a measu
     "synthetic": ((0, (1, 1.5)), "bottom"),
     "dali": ((0, (5, 2)), "left"),
 }
-_PAPERS = {"dali": replace(LOADERS["dali_cpu"], title="DALI")}
 # Many small files, few large ones: sizes of marker and line in points.
 FORMAT_SIZES = {"folder": (6.0, 1.4), "tfrecord": (8.0, 2.0)}
 _SPARE_SIZES = (7.0, 1.7)
@@ -147,12 +145,22 @@ def strategies(names: Iterable[str]) -> list[str]:
 
 def loaders(names: Iterable[str]) -> list[str]:
     """Return loaders in the order of legends and rows."""
-    return listed(names, {**LOADERS, **_PAPERS})
+    return listed(names, [*LOADERS, "dali"])
 
 
 def formats(names: Iterable[str]) -> list[str]:
     """Return data formats in the order of legends and rows."""
-    return listed(names, NAMES["data_format"])
+    return listed(names, FORMAT_SIZES)
+
+
+def schedules(names: Iterable[str]) -> list[str]:
+    """Return schedules in the order of legends."""
+    return listed(names, SCHEDULE_COLOURS)
+
+
+def optimizers(names: Iterable[str]) -> list[str]:
+    """Return optimisers in the order of legends."""
+    return listed(names, _OPTIMIZER_LINES)
 
 
 def with_framework_strategy(table: pd.DataFrame) -> pd.DataFrame:
@@ -196,7 +204,7 @@ def strategies_named(looks: Looks) -> Looks:
 def strategy_name(framework: str) -> str:
     """Return what people call a strategy, or a framework."""
     library, _, strategy = framework.rpartition(" ")
-    return called(library, strategy) if library else title("strategy", strategy)
+    return called(library, strategy) if library else phrase("strategy", strategy)
 
 
 def loader_look(loader: str, data_format: str, among: Iterable[str] = ()) -> dict[str, Any]:
@@ -215,9 +223,7 @@ def loader_look(loader: str, data_format: str, among: Iterable[str] = ()) -> dic
 
 def loader_name(loader: str, data_format: str = "", formats: bool = False) -> str:
     """Return what people call a loader, with the format it reads if `formats`."""
-    named = formats and loader != "synthetic"  # synthetic data have none
-    name = _PAPERS[loader].title if loader in _PAPERS else title("loader", loader)
-    return f"{name}, {NAMES['data_format'].get(data_format, data_format)}" if named else name
+    return describe({"loader": loader} | ({"data_format": data_format} if formats else {}))
 
 
 def formats_differ(table: pd.DataFrame) -> bool:
@@ -227,7 +233,7 @@ def formats_differ(table: pd.DataFrame) -> bool:
 
 def model_name(model: str) -> str:
     """Return what people call a network."""
-    return title("model", model)
+    return phrase("model", model)
 
 
 def dataset_name(dataset: str) -> str:
@@ -235,14 +241,9 @@ def dataset_name(dataset: str) -> str:
     return phrase("dataset", dataset)
 
 
-def schedule_name(schedule: str) -> str:
-    """Return what people call a schedule."""
-    return phrase("schedule", schedule)
-
-
 def way_name(optimizer: str, schedule: str) -> str:
     """Return what people call a way to learn, e.g. ``"SGD, cosine"``."""
-    return f"{phrase('optimizer', optimizer)}, {schedule_name(schedule)}"
+    return describe({"optimizer": optimizer, "schedule": schedule})
 
 
 def way_look(optimizer: str, schedule: str, among: Iterable[str] = ()) -> dict[str, Any]:

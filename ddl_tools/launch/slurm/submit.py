@@ -19,7 +19,7 @@ from ddl_tools.launch.slurm.script import JobPaths, Options, block_name, job_nam
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.launch.slurm.slurm_cli import Queue
 from ddl_tools.launch.study import check_data, pending, write_plans
-from ddl_tools.names import configuration, labels, plural
+from ddl_tools.names import describe, label, plural
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.identity import SERIES
 from ddl_tools.records.ledger import Entry, exclusive, ledger
@@ -126,10 +126,11 @@ def by_configuration(entries: list[Entry]) -> dict[str, list[Entry]]:
 
     Configurations differ in more than their size.
     """
-    names = labels((item.spec for item in entries), SERIES)
+    names = label((item.spec for item in entries), SERIES)
     found: dict[str, list[Entry]] = {}
     for item, name in zip(entries, names, strict=True):
-        found.setdefault(name or configuration(item.spec), []).append(item)
+        about = item.spec.model_dump(include={"framework", "strategy", "loader", "model"})
+        found.setdefault(name or describe(about), []).append(item)
     return found
 
 

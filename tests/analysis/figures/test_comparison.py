@@ -90,7 +90,7 @@ def test_a_configuration_is_called_by_what_it_changes(tree: Tree, make_run: Make
     table = points(tree, find_study("knobs"))
     assert len(table) == len(specs) // 3 == table["label"].nunique()
     assert table["panel"].unique().tolist() == [
-        "knobs: synthetic, 2 ranks, ResNet50, image size 64, batch 16, fp32"
+        "knobs: synthetic, 2 ranks, ResNet50, 64 px, batch 16, fp32"
     ]
     assert set(table["base"]) == {"PyTorch-DDP, default settings"}
     assert table["value"].is_monotonic_decreasing
@@ -293,7 +293,7 @@ def test_ratios_are_those_of_pairs(tree: Tree, interleaved: MakeRun) -> None:
     assert wall["cpu_decision"] == unclear["cpu_decision"] == "equivalent"
     ratio = "{ratio:.2f} [{ratio_low:.2f}, {ratio_high:.2f}]".format(**unclear)
     assert comparison.sentences(points(tree)) == [
-        "laptop: native, 1 rank, ResNet50, image size 96, batch 16, fp32: throughput / "
+        "laptop: native, 1 rank, ResNet50, 96 px, batch 16, fp32: throughput / "
         "throughput of PyTorch-DDP, starts: n = 6, pairs of windows: 6",
         f"  DeepSpeed: {ratio}, inconclusive; per CPU second 1.00 [0.99, 1.02], "
         "equivalent within 5%",
