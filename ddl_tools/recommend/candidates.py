@@ -202,7 +202,7 @@ def describe(spec: RunSpec) -> str:
         f"{plural(spec.loader_workers, 'loader process')} each",
     ]
     parts += [phrase("precision", spec.precision)] if spec.device == "cuda" else []
-    parts += [name for name in ("channels_last", "compile") if getattr(spec, name)]
+    parts += [phrase(name, True) for name in ("channels_last", "compile") if getattr(spec, name)]
     return ", ".join(parts)
 
 

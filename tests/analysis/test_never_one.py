@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_tools.analysis.configurations import KEYS, configuration_table, with_settings
+from ddl_tools.analysis.configurations import KEYS, configuration_table, specs, with_settings
 from ddl_tools.analysis.figures import accuracy
 from ddl_tools.analysis.questions import QUESTIONS, Tables
 from ddl_tools.analysis.tables import runs_table
