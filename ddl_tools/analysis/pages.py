@@ -13,14 +13,13 @@ import pandas as pd
 from ddl_core.errors import DataError, RecordError
 from ddl_core.registry import title
 from ddl_tools import markdown
-from ddl_tools.analysis import estimates
+from ddl_tools.analysis import estimates, ratios
 from ddl_tools.analysis import statements as papers
-from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.confirmation import beside, confirmation
-from ddl_tools.analysis.figures import comparison
+from ddl_tools.analysis.figures import QUESTIONS, comparison
 from ddl_tools.analysis.paper import AACH, Paper, in_table_2, read_paper
 from ddl_tools.analysis.plot import captions
-from ddl_tools.analysis.ratio_answers import unconfirmed
+from ddl_tools.analysis.ratios import unconfirmed
 from ddl_tools.analysis.result_page import PAGE, commits, link, machines, shared_settings
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
@@ -67,7 +66,7 @@ _ROWS = (
 
 def texts(tree: Tree) -> dict[str, str]:
     """Return the text of each block of `PAGES`, from records and the figures drawn from them."""
-    lines = comparison.sentences(_points(tree, HEADLINE)) or [
+    lines = ratios.sentences(_points(tree, HEADLINE)) or [
         "no configurations have been interleaved yet"
     ]
     paper = read_paper()
@@ -190,7 +189,7 @@ def _answer(
     if not path.exists():
         return None
     points = read_points(path)
-    sentences = ANSWERS[figure].sentences(points)
+    sentences = QUESTIONS[figure].sentences(points)
     text = " ".join(sentences[one] for one in which if one < len(sentences))
     # The README says for all rows what two cores can show.
     about = captions.line(points.drop(columns="on_cpu", errors="ignore"))
@@ -292,7 +291,7 @@ def compare(study: Study, tree: Tree) -> str:
     `RecordError` if there is no ratio: nothing is measured yet, or the study has no throughputs.
     """
     points = _points(tree, study.name)
-    lines = comparison.sentences(points)
+    lines = ratios.sentences(points)
     if not lines:
         raise RecordError(
             f"study {study.name!r} has no epochs to compare in {tree.runs}: run it with `ddl study "

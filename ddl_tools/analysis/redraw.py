@@ -14,9 +14,8 @@ from tqdm import tqdm
 
 from ddl_core.errors import RecordError
 from ddl_tools.analysis import result_page
-from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.figures import all_reduce
+from ddl_tools.analysis.figures import QUESTIONS, all_reduce
 from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot.canvas import (
@@ -26,7 +25,7 @@ from ddl_tools.analysis.plot.canvas import (
     save_numbers,
     title_of,
 )
-from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables, has_answer
+from ddl_tools.analysis.question import OF_NO_RUN, Tables
 from ddl_tools.analysis.tables import (
     DAMAGED,
     UNKNOWN,
@@ -152,8 +151,8 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
     for name, question in QUESTIONS.items():
         if study and question.needs == OF_NO_RUN:
             continue
-        points = question.chosen(tables)
-        if has_answer(points, question, of_runs=bool(study)):
+        points = question.points(tables)
+        if question.answered_by(points, of_runs=bool(study)):
             figure, stem = question.figure(points), folder / name
             if figure:
                 add_caption(figure, notes)
@@ -163,7 +162,7 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
                     remove_figure(stem)
                 done.files.append(save_numbers(points, stem))
             sections[name] = result_page.section(name, points, figure, folder, notes)
-            findings += [title_of(figure)] if figure else ANSWERS[name].sentences(points)
+            findings += [title_of(figure)] if figure else question.sentences(points)
             findings += result_page.confirmed(points)
         elif study:
             done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")

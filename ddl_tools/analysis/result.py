@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.plot.canvas import caption_of
-from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, has_answer
+from ddl_tools.analysis.question import OF_NO_RUN
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import counts, runs_table, windows_table
 from ddl_tools.markdown import code, escape
@@ -43,7 +43,7 @@ class Result:
         if self.points is None:
             needs = f"No run here answers this question. It needs {QUESTIONS[self.name].needs}."
             return Text(self.origin or needs)
-        sentences = ANSWERS[self.name].sentences(self.points)
+        sentences = QUESTIONS[self.name].sentences(self.points)
         items = [f"- {escape(one)}" for one in sentences]
         return Text("\n".join([*items, "", self.origin]).strip())
 
@@ -57,7 +57,7 @@ class Result:
             return []
         figure = QUESTIONS[self.name].figure(self.points)
         caption = caption_of(figure) if figure else captions.undrawn(self.points)
-        table = ANSWERS[self.name].table(self.points)
+        table = QUESTIONS[self.name].table(self.points)
         shown = [figure] if figure else []
         return [*shown, Text(f"*{escape(caption)}*"), table.set_index(table.columns[0])]
 
@@ -76,12 +76,12 @@ def load(name: str, results: str = "", study: str = "") -> Result:
     of_runs = question.needs != OF_NO_RUN
     for one in sorted(tree.studies(), key=lambda other: other != study) if of_runs else []:
         tables = tables_of(tree, one, runs_table(tree, studies=[one]), windows_table(tree, [one]))
-        points = question.chosen(tables)
-        if has_answer(points, question, of_runs=True):
+        points = question.points(tables)
+        if question.answered_by(points, of_runs=True):
             return Result(name, points, f"Study {code(one)}, {counts(tables.runs)}.")
     tables = tables_of(tree)
-    points = question.chosen(tables)
-    if not has_answer(points, question, of_runs=False):
+    points = question.points(tables)
+    if not question.answered_by(points, of_runs=False):
         return Result(name, None)
     origin = "No run here answers this question: the values are the paper's." if of_runs else ""
     return Result(name, points, origin)

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
 from ddl_tools import markdown
-from ddl_tools.analysis.answers import ANSWERS, MOST_ROWS
 from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.confirmation import confirmation
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
-from ddl_tools.analysis.questions import QUESTIONS, Tables
-from ddl_tools.analysis.ratio_answers import unconfirmed
+from ddl_tools.analysis.question import MOST_ROWS, Tables
+from ddl_tools.analysis.ratios import unconfirmed
 from ddl_tools.analysis.tables import WITHDRAWN, counts, is_emulated, whole
 from ddl_tools.markdown import code, escape
 from ddl_tools.names import common, phrase, plural
@@ -51,14 +51,14 @@ def section(
 
     Where no figure is drawn, a line has what its caption would: origin and `notes`.
     """
-    question, answer = QUESTIONS[name], ANSWERS[name]
-    table, rest = answer.table(points), len(answer.rows(points)) - MOST_ROWS
+    question = QUESTIONS[name]
+    table, rest = question.table(points), len(question.rows(points)) - MOST_ROWS
     kinds = ["csv", "svg", "pdf"] if figure else ["csv"]
     notebook = PROJECT / "notebooks" / f"{question.notebook}.ipynb"
     caption = escape(" ".join([captions.undrawn(points), *notes]).strip())
     parts = [
         f"## {question.asks}",
-        "\n".join(f"- {escape(sentence)}" for sentence in answer.sentences(points)),
+        "\n".join(f"- {escape(sentence)}" for sentence in question.sentences(points)),
         *(_drawn(name, figure) if figure else [caption]),
         markdown.table(
             [escape(head) for head in table],

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddl_tools.analysis import estimates
-from ddl_tools.analysis.figures import comparison
+from ddl_tools.analysis import estimates, ratios
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.figures.accuracy_differences import LAST, differences, lost
 from ddl_tools.analysis.figures.accuracy_runs import RUNNING
 from ddl_tools.analysis.paper import AACH, Paper, in_table_2
 from ddl_tools.analysis.plot import style
-from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import runs_table, windows_table
 from ddl_tools.estimate import Estimate, three_digits
@@ -92,7 +91,7 @@ def answer(paper: Paper, found: pd.DataFrame) -> list[str]:
 def _ratios(tree: Tree, study: str, figure: str) -> pd.DataFrame:
     """Return the ratios of a figure of a study, in words."""
     found = runs_table(tree, studies=[study]), windows_table(tree, [study])
-    points = QUESTIONS[figure].chosen(tables_of(tree, study, *found))
+    points = QUESTIONS[figure].points(tables_of(tree, study, *found))
     rows = _of_speed(points) if figure == "comparison" else _of_accuracy(points)
     return pd.DataFrame(rows, columns=_RATIO).assign(study=study, figure=figure)
 
@@ -104,7 +103,7 @@ def _of_speed(points: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
             if text := f"{Estimate.of(row, f'{stem}ratio'):.2f}":
                 than = plural(int(row["growth_from"]), "rank") if stem else row["base"]
                 decision = row[f"{stem}decision"]
-                note = f", {comparison.word(row, stem)}" if pd.isna(decision) else ""
+                note = f", {ratios.word(row, stem)}" if pd.isna(decision) else ""
                 yield row["label"], name, f"{text} times {than}{note}", decision, row["hardware"]
 
 

@@ -241,12 +241,13 @@ def advise(
     click.echo(render.text(found))
     click.echo(f"\n{render.table(found)}")
     if stem:
-        from ddl_tools.analysis.figures.advice import draw, has_accuracy, points_of
+        from ddl_tools.analysis.figures import QUESTIONS
+        from ddl_tools.analysis.figures.advice import points_of
         from ddl_tools.analysis.plot.canvas import save_figure, save_numbers
 
         points = points_of(found)
-        known = has_accuracy(points)
-        paths = save_figure(draw(points), points, stem) if known else [save_numbers(points, stem)]
+        figure = QUESTIONS["advice"].figure(points)
+        paths = save_figure(figure, points, stem) if figure else [save_numbers(points, stem)]
         for path in paths:
             click.echo(f"written: {path}")
 

@@ -14,9 +14,10 @@ from matplotlib.text import Text
 from ddl_core.config import LONGEST_NAME
 from ddl_tools.analysis import redraw
 from ddl_tools.analysis.configurations import configuration_table
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.paper import read_paper
 from ddl_tools.analysis.plot.canvas import THEME, caption_of
-from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables
+from ddl_tools.analysis.question import OF_NO_RUN, Question, Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 
@@ -29,7 +30,7 @@ ACCURACY: dict[str, Any] = {
     "model": "resnet8",
     "train_images": 320,
 }  # fields of its runs
-DRAWN = [name for name, question in QUESTIONS.items() if question.draw]
+DRAWN = [name for name, question in QUESTIONS.items() if type(question).draw is not Question.draw]
 OF_RUNS = [name for name in DRAWN if QUESTIONS[name].needs != OF_NO_RUN]
 
 
@@ -39,7 +40,7 @@ def configurations(tree: Tree) -> pd.DataFrame:
 
 def points_of(name: str, runs: pd.DataFrame) -> pd.DataFrame:
     """Return what the figure of this name shows of these runs."""
-    return QUESTIONS[name].chosen(Tables(runs, configuration_table(runs), PAPER))
+    return QUESTIONS[name].points(Tables(runs, configuration_table(runs), PAPER))
 
 
 def draw_only(patch: pytest.MonkeyPatch, *names: str) -> None:

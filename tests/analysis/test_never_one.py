@@ -6,8 +6,8 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_tools.analysis.configurations import KEYS, configuration_table, specs, with_settings
-from ddl_tools.analysis.figures import accuracy
-from ddl_tools.analysis.questions import QUESTIONS, Tables
+from ddl_tools.analysis.figures import QUESTIONS, accuracy
+from ddl_tools.analysis.question import Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.cli.options import show_entries
 from ddl_tools.launch.study import summary
@@ -54,7 +54,7 @@ def test_no_point_of_a_figure_is_of_both(tree: Tree, make_run: MakeRun) -> None:
     assert table[table["n"] > 1]["setting"].tolist() == []
     assert not table.duplicated(KEYS).any()
     for name, question in QUESTIONS.items():
-        points = question.chosen(Tables(runs, table, PAPER))
+        points = question.points(Tables(runs, table, PAPER))
         counts = [column for column in points if column == "n" or column.endswith("_n")]
         for count in set(counts) - set(HALVES):
             assert points[points[count] > 1].to_dict("records") == [], name

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
-from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.figures.shares import draw_profiles, profile_points
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
@@ -115,7 +115,7 @@ def test_the_figure_tells_means_from_single_ranks(tree: Tree) -> None:
     assert "30 to 50 %" in extremes
     assert extremes.endswith("30 %")
     assert "means over ranks" in caption_of(figure)
-    (answer,) = ANSWERS["time_shares"].sentences(points)
+    (answer,) = QUESTIONS["time_shares"].sentences(points)
     assert "mean over ranks: " in answer
 
 

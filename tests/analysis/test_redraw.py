@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,8 +11,9 @@ from matplotlib.figure import Figure
 
 from ddl_core.errors import RecordError
 from ddl_tools.analysis import result_page
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.plot.canvas import save_figure
-from ddl_tools.analysis.questions import OF_NO_RUN, QUESTIONS, Tables, has_answer
+from ddl_tools.analysis.question import OF_NO_RUN, Tables
 from ddl_tools.analysis.redraw import Redrawn, pictures, redraw, redraw_probes, tables_of
 from ddl_tools.analysis.result import load
 from ddl_tools.analysis.tables import runs_table, write_tables
@@ -73,7 +73,7 @@ def test_a_study_computes_nothing_of_the_paper(
     stated = {name for name, one in QUESTIONS.items() if one.needs == OF_NO_RUN}
     assert stated
     for name in stated:
-        monkeypatch.setitem(QUESTIONS, name, replace(QUESTIONS[name], chosen=computed))
+        monkeypatch.setattr(QUESTIONS[name], "points", computed)
     make_run()
     redraw(tree, figures=tree.figures, studies=["laptop"])
 
@@ -339,7 +339,7 @@ def answered(tree: Tree, *names: str) -> list[str]:
     """Return which of these figures the runs of the laptop study have an answer for."""
     tables = tables_of(tree, "laptop", *write_tables(tree, "laptop"))
     asked = ((name, QUESTIONS[name]) for name in names)
-    return [name for name, one in asked if has_answer(one.chosen(tables), one, of_runs=True)]
+    return [name for name, one in asked if one.answered_by(one.points(tables), of_runs=True)]
 
 
 def test_a_curve_needs_three_sizes(tree: Tree, make_run: MakeRun) -> None:

@@ -8,13 +8,22 @@ from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import starts
-from ddl_tools.analysis.figures.accuracy_differences import FIRST, LAST, differences, lost, unsure
+from ddl_tools.analysis.figures.accuracy_differences import (
+    FIRST,
+    LAST,
+    answers,
+    differences,
+    lost,
+    unsure,
+)
 from ddl_tools.analysis.figures.accuracy_runs import EVALUATIONS, PRECISE, RUNNING, arrivals, made
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.ways import accuracy_axis, crosses, draw_crosses, way_looks
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
+from ddl_tools.analysis.plot.rows import cell_text
+from ddl_tools.analysis.question import Question, Tables, in_percent, question
 
 # Share of a panel's best mean V that "to accuracy" means: the paper names no target.
 TARGET_SHARE = 0.9
@@ -225,3 +234,48 @@ def _means(ours: pd.DataFrame) -> list[str]:
     if done.empty:
         return gone
     return ["Means of the runs; bars: their 95 % intervals.", *gone]
+
+
+@question("accuracy_vs_batch_size")
+class AccuracyOfBatch(Question):
+    """Accuracy over the global batch."""
+
+    asks = "How much accuracy do large batches lose?"
+    notebook = "16_accuracy_vs_batch_size"
+    needs = "a study of schedules or optimisers"
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return batch_points(tables.runs, tables.paper)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_batches(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return a row per way to learn and evaluation, with a column for each batch.
+
+        The ways with the most batches come first.
+        """
+        ours = points[(points["source"] == "measured") & (points["n"] > 0)]
+        shown = in_percent(ours if len(ours) else points[points["source"] == "stated"])
+        sizes = sorted(shown["global_batch_size"].unique())
+        heads = {size: f"top-1 (%), batch {size}" for size in sizes}
+        rows = []
+        keys = ["study", "label", "evaluation"]
+        for name, own in shown.groupby(keys, dropna=False):
+            texts = [cell_text(row, "value") for row in own.to_dict("records")]
+            known = dict(zip(own["global_batch_size"].map(heads), texts, strict=True))
+            runs = captions.counted("", own["n"].dropna())
+            rows.append(dict(zip(keys, name, strict=True)) | known | {"n": runs})
+        rows.sort(key=len, reverse=True)
+        return pd.DataFrame(rows, columns=["label", "evaluation", *heads.values(), "n"])
+
+    def say(self, points: pd.DataFrame) -> list[str]:
+        """Return the accuracy that each way to learn loses; without runs, what the paper states."""
+        if lost(points).empty:
+            stated = points[points["source"] == "stated"].groupby("global_batch_size")["value"]
+            return [
+                f"The paper states {captions.span(100 * values, '{:.0f}')} % for a batch of "
+                f"{batch:,}."
+                for batch, values in stated
+            ]
+        return answers(points)

@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 
 from ddl_tools.analysis.plot import curves
 from ddl_tools.analysis.plot.canvas import frame, handles, styled
+from ddl_tools.analysis.question import OF_NO_RUN, Question, Tables, question, with_line
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.scaling import render
 from ddl_tools.scaling.advise import Advice, Machine, Request, advise
@@ -87,6 +88,29 @@ def _limit(points: pd.DataFrame) -> float:
     return float(points["limit_accuracy"].fillna(0).iloc[0])
 
 
-def has_accuracy(points: pd.DataFrame) -> bool:
-    """Say whether the accuracy of any option is known."""
-    return bool(points["accuracy"].notna().any())
+@question("advice")
+class Options(Question):
+    """The options of the example of docs/how-to/choose-a-stack.md."""
+
+    asks = "Which configuration meets the limits?"
+    notebook = "23_advise"
+    needs = OF_NO_RUN
+    columns = "line world_size hours node_hours accuracy limits"
+    line = "{line} on {world_size} GPUs: {hours} h, {node_hours} node-hours; limits: {limits}."
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return points()
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw(points)
+
+    def enough(self, points: pd.DataFrame) -> bool:
+        """Say whether the accuracy of any option is known."""
+        return bool(points["accuracy"].notna().any())
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return the advised option, then those that meet the limits."""
+        limits = points["limits"].map(["met", "uncertain", "violated"].index)
+        order = limits.mask(points["advised"].astype(bool), -1)
+        table = with_line(points.assign(framework="torch", model="", order=order))
+        return table.sort_values(["order", "node_hours", "hours"], kind="stable")

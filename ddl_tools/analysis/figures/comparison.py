@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from ddl_core.config import RunSpec
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs, specs
+from ddl_tools.analysis.confirmation import beside
 from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.study_rows import (
@@ -40,6 +41,20 @@ from ddl_tools.analysis.plot.rows import (
     mark_cut,
     row_figure,
 )
+from ddl_tools.analysis.question import Question, Tables, question, several_starts
+from ddl_tools.analysis.ratios import (
+    CONTROL,
+    FEWEST,
+    NEAREST,
+    REFERENCE,
+    commits_of,
+    compared,
+    grown,
+    nearest,
+    within_commits,
+    without,
+    word,
+)
 from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.names import plural
 from ddl_tools.records.identity import REPEATS
@@ -52,17 +67,6 @@ COMPARISON = typed(
     "growth_from growth_ratio growth_ratio_low growth_ratio_high growth_decision",
     "common unsaid left_out rounds_left_out", ORIGIN,
 )  # fmt: skip
-
-REFERENCE = "the reference that the study names"
-NEAREST = "of the same network: the configuration that differs least from the reference"
-FEWEST = "no run of a named reference: the first configuration that changes the fewest settings"
-CONTROL = "control"  # a second start, whose ratio should be 1
-WORDS = {
-    estimates.GREATER: "faster",
-    estimates.LESS: "slower",
-    estimates.EQUIVALENT: f"equivalent within {MARGIN:.0%}",
-    estimates.INCONCLUSIVE: estimates.INCONCLUSIVE,
-}
 
 _NAMES = ["label", "base"]
 _BEYOND = 2.0  # an axis goes no further than this from the ratios for the sake of an interval
@@ -191,17 +195,6 @@ def _same_on_fewer(place: int, base: int, firsts: pd.DataFrame) -> int:
     return int(same.idxmax()) if same.any() and sizes[place] > sizes[base] else base
 
 
-def grown(panel: pd.DataFrame) -> "pd.Series[bool]":
-    """Say which rows of a panel are compared with the same configuration on fewer ranks.
-
-    Of a single one, the ratio is that to the baseline of all.
-    """
-    first = panel[panel["label"] == panel["base"]].iloc[0]
-    same = (panel["base"] != first["label"]) | (panel["growth_from"] == first["world_size"])
-    more = panel["world_size"].gt(first["world_size"]) & same.fillna(False)
-    return more & (more.sum() > 1)
-
-
 def _on_fewest_ranks(firsts: pd.DataFrame) -> list[int]:
     """Return for each configuration the place of the same one on the fewest ranks."""
     return list(firsts.groupby("curve")["world_size"].transform("idxmin"))
@@ -278,12 +271,6 @@ def _in_panels(points: pd.DataFrame) -> pd.DataFrame:
             panel = panel[~more].assign(panel=f"{name}, relative to {first['label']}")
         parts.append(panel)
     return pd.concat(parts) if parts else points
-
-
-def without(label: str, other: str) -> str:
-    """Return what the label of a configuration has that another one has not; itself if nothing."""
-    theirs = other.split(", ")
-    return ", ".join(part for part in label.split(", ") if part not in theirs) or label
 
 
 def _grown_text(points: pd.DataFrame) -> str:
@@ -371,13 +358,6 @@ def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
     return [count_text(row), value, ratio, *([cpu] if by_cpu else []), decision]
 
 
-def word(row: Any, stem: str = "") -> str:
-    """Return the decision of a row in words; nothing where it has none."""
-    if not pd.isna(row[f"{stem}decision"]):
-        return WORDS[row[f"{stem}decision"]]
-    return "" if np.isnan(row[f"{stem}ratio"]) else captions.ONE_START
-
-
 def _caption(points: pd.DataFrame) -> list[str]:
     if points.empty:
         return []
@@ -385,7 +365,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
     more = any(grown(panel).any() for _, panel in points.groupby("panel"))
     to = "" if points["pairs"].any() else ", relative to the baseline's mean"
     panels = [panel for _, panel in points.groupby("panel")]
-    other = sum(not base & one for base, others in map(_commits, panels) for one in others)
+    other = sum(not base & one for base, others in map(commits_of, panels) for one in others)
     again = points["second_start"].any()
     rounds = [
         text.partition(" (")[0].replace(" of a start", "")
@@ -402,52 +382,29 @@ def _caption(points: pd.DataFrame) -> list[str]:
     ]
 
 
-def within_commits(panel: pd.DataFrame) -> bool:
-    """Say whether ratios are of whole runs of several commits, each commit by itself."""
-    base, others = _commits(panel)
-    return len(base.union(*others)) > 1 and any(base & one for one in others)
+@question("comparison")
+class Comparison(Question):
+    """The ratio of each configuration to the baseline, beside that of a second measurement."""
 
+    asks = "Which configuration trains fastest?"
+    notebook = "11_throughput"
+    columns = "label value ratio decision again n"
+    value = "throughput (images/s)"
 
-def _commits(panel: pd.DataFrame) -> tuple[set[str], list[set[str]]]:
-    """Return the commits of the baseline, and of each ratio to it that is not of pairs."""
-    commits = panel["commit"].str.split(";").map(set)
-    is_base = panel["label"] == panel["base"]
-    others = panel["ratio"].notna() & (panel["pairs"] == 0) & ~is_base
-    return set().union(*commits[is_base]), list(commits[others])
+    def points(self, tables: Tables) -> pd.DataFrame:
+        found = points(tables.runs, tables.windows, tables.study)
+        if tables.second is None:
+            return found
+        return beside(found, points(tables.second.runs, tables.second.windows, tables.study))
 
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw(points)
 
-def sentences(points: pd.DataFrame) -> list[str]:
-    """Return what `points` say of each configuration, below a line on the baseline.
+    def enough(self, points: pd.DataFrame) -> bool:
+        return several_starts(points)
 
-    E.g. ``Horovod, 2 ranks: 0.80 [0.76, 0.84], slower; per CPU second 0.97 [...], ...``. Whole
-    runs are compared where none was interleaved; without any ratio, a panel has no lines.
-    """
-    lines: list[str] = []
-    for name, panel in points.groupby("panel", sort=False):
-        others = panel[panel["label"] != panel["base"]]
-        first = panel[panel["label"] == panel["base"]].iloc[0]
-        interleaved = panel["windows"].any()
-        if not interleaved and others["ratio"].isna().all():
-            continue
-        known = others[others["n"] > 0]
-        named = first["base_rule"] == REFERENCE
-        rule = "" if named else " (the configuration that changes the fewest settings)"
-        how = "whole runs" + (", within each commit" if within_commits(panel) else "")
-        if interleaved:
-            how = f"pairs of windows: {captions.counted('', known['pairs'])}"
-        lines.append(
-            f"{name}: throughput / throughput of {first['base']}{rule}, starts: "
-            f"{captions.counted('n', known['n'])}, {how}"
-        )
-        for row in others.to_dict("records"):
-            wall, cpu = (_compared_text(row, stem) for stem in ("", "cpu_"))
-            if row["base"] != first["label"]:
-                wall += f", of {without(row['base'], row['label'])}"
-            lines.append(f"  {row['label']}: {wall}" + (f"; per CPU second {cpu}" if cpu else ""))
-    return lines
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        return nearest(points)
 
-
-def _compared_text(row: dict[str, Any], stem: str) -> str:
-    if np.isnan(row[f"{stem}ratio"]):
-        return "" if stem else "no pairs" if row["windows"] else "not measured"
-    return f"{Estimate.of(row, f'{stem}ratio'):.2f}, {word(row, stem)}"
+    def say(self, points: pd.DataFrame) -> list[str]:
+        return compared(points)

@@ -21,6 +21,8 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.figures.scaling import line_looks
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
+from ddl_tools.analysis.plot.rows import cell_text
+from ddl_tools.analysis.question import Question, Tables, largest, question
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.estimate import three_digits
 from ddl_tools.names import joined, label
@@ -187,3 +189,41 @@ def _slowest(drawn: pd.DataFrame) -> str:
 def _single(points: pd.DataFrame) -> "pd.Series[bool]":
     """Say which values rest on a single run; the base is 1 by definition."""
     return (points["n"] == 1) & (points["world_size"] > 1)
+
+
+@question("efficiency_emulated")
+class EmulatedEfficiency(Question):
+    """Parallel efficiency over emulated nodes."""
+
+    asks = "How efficient are more emulated nodes?"
+    notebook = "12_scaling"
+    needs = "emulated runs on one node and on several"
+    columns = "line emu_link_mbit emu_step_ms represents_gbit world_size value calculated n"
+    value = "efficiency E"
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return emulated_points(tables.runs)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_emulated(points)
+
+    def enough(self, points: pd.DataFrame) -> bool:
+        """Say whether any panel compares curves: the answer has all that a single one shows."""
+        return bool(points.groupby("panel")["line"].nunique().max() > 1)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        return largest(points).sort_values("emu_link_mbit", ascending=False, kind="stable")
+
+    def say(self, points: pd.DataFrame) -> list[str]:
+        """Return E on the most nodes: at the rate with the most runs first, the slowest first."""
+        parts = [part for _, part in largest(points).groupby(["emu_link_mbit", "emu_step_ms"])]
+        found = []
+        for part in sorted(parts, key=lambda part: -part["n"].min()):
+            texts = [f"{row['line']} {cell_text(row, 'value')}" for row in part.to_dict("records")]
+            first = part.iloc[0]
+            found.append(
+                f"Efficiency on {first['world_size']} emulated nodes with links of "
+                f"{first['emu_link_mbit']:g} Mbit/s and steps of {first['emu_step_ms'] / 1e3:g} s: "
+                f"{'; '.join(texts)}."
+            )
+        return found

@@ -13,6 +13,9 @@ from ddl_tools.analysis.figures.study_rows import (
     studies,
     value_range,
 )
+from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.question import Question, Tables, in_percent, question
+from ddl_tools.names import plural
 
 ACCURACY = typed(WHO_ROWS, "dataset", REACHED, "repeats", ORIGIN)
 
@@ -31,3 +34,33 @@ def accuracy_points(runs: pd.DataFrame) -> pd.DataFrame:
         return [value_range(group["value"]) | {"value": group["value"].mean()} for group in groups]
 
     return studies(made[several.transform("nunique") > 1], runs, "", summary, ACCURACY)
+
+
+@question("accuracy_by_library")
+class AccuracyByLibrary(Question):
+    """Accuracy of several libraries: a table and sentences, no figure."""
+
+    asks = "Do all libraries reach the same accuracy?"
+    notebook = "21_related_papers"
+    needs = "several libraries that evaluated"
+    columns = "label value n"
+    value = "top-1 accuracy (%)"
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return accuracy_points(tables.runs)
+
+    def enough(self, points: pd.DataFrame) -> bool:
+        return False
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        return in_percent(points[points["n"] > 0]).sort_values("value", ascending=False)
+
+    def say(self, points: pd.DataFrame) -> list[str]:
+        """Return the accuracies that the libraries reach on each number of ranks."""
+        known = points[points["n"] > 0]
+        names = ", ".join(map(style.dataset_name, known["dataset"].unique()))
+        return [
+            f"Top-1 accuracy of the libraries on {names} with {plural(ranks, 'rank')}: "
+            f"{captions.span(100 * values, '{:.1f}')} %."
+            for ranks, values in known.groupby("world_size")["value"]
+        ]

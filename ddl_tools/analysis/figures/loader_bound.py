@@ -21,6 +21,7 @@ from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.curves import intervals, log_ticks
 from ddl_tools.analysis.plot.rows import count_text, draw_values, named, row_figure
+from ddl_tools.analysis.question import Question, Tables, question, several_starts
 from ddl_tools.estimate import Estimate, three_digits
 
 BOUNDS = typed(
@@ -188,3 +189,33 @@ def _cells(row: pd.Series) -> list[str]:
     """Return n, throughput, its share of the bound and what limits."""
     value = three_digits(row["value"]) if row["n"] else "none"
     return [count_text(row), value, f"{Estimate.of(row, 'ratio'):.2f}", row["limit"]]
+
+
+@question("loader_bound")
+class LoaderBound(Question):
+    """Throughput of training beside that of its loader alone and of synthetic data."""
+
+    asks = "Is the data loader the bottleneck?"
+    notebook = "13_loaders"
+    needs = "a training, its loader alone, and the same on synthetic data"
+    column = "bound"
+    columns = "label value loading training share n"
+    value = "throughput (images/s)"
+    line = (
+        "{label} reaches {share} of its bound; its loader alone delivers {ahead} times the "
+        "throughput of synthetic data."
+    )
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return points(tables.runs, tables.windows)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw(points)
+
+    def enough(self, points: pd.DataFrame) -> bool:
+        return several_starts(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        table = named(points[points["ratio"].notna()]).sort_values("ratio", kind="stable")
+        shares = [f"{Estimate.of(row, 'ratio'):.2f}" for row in table.to_dict("records")]
+        return table.assign(share=shares, ahead=table["loading"] / table["training"])

@@ -18,6 +18,7 @@ from ddl_tools.analysis.plot.rows import (
     percent,
     row_figure,
 )
+from ddl_tools.analysis.question import Question, Tables, question
 from ddl_tools.estimate import three_digits
 
 MEMORY = typed(WHO_ROWS, REACHED, "repeats state throughput", ORIGIN)
@@ -125,3 +126,41 @@ def _memory_cells(row: pd.Series) -> list[str]:
     if not row["n"]:
         return [count_text(row), "none", ""]
     return [count_text(row), f"{row['value']:.2f}", three_digits(row["throughput"])]
+
+
+@question("memory_per_rank")
+class Memory(Question):
+    """Peak memory of a rank."""
+
+    asks = "How much memory does a rank need?"
+    notebook = "20_memory"
+    needs = "FSDP or ZeRO beside another strategy, and runs with their memory"
+    columns = "label value state throughput n"
+    value = "peak memory of a rank (GiB)"
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return memory_points(tables.runs)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_memory(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        return points[points["n"] > 0]
+
+    def say(self, points: pd.DataFrame) -> list[str]:
+        """Return the least memory of all configurations and of each strategy, and the fastest."""
+        known = self.rows(points)
+        rows = least_of_each(known).to_dict("records")
+        each = [
+            f"{style.strategy_name(row['framework_strategy'])} {row['value']:.2f}" for row in rows
+        ]
+        fastest = known.loc[known["throughput"].idxmax()]
+        least, highest = (
+            f"{row['label']}, {row['value']:.2f} GiB at {three_digits(row['throughput'])} images/s."
+            for row in (rows[0], fastest)
+        )
+        return [
+            f"Least memory: {least}",
+            f"Least memory of each strategy (GiB): {'; '.join(each)}.",
+            f"Highest throughput: {highest}",
+        ]

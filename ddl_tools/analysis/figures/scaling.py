@@ -18,7 +18,9 @@ from ddl_tools.analysis.figures.columns import VALUE as VALUES
 from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
+from ddl_tools.analysis.plot.rows import cell_text
 from ddl_tools.analysis.plot.style import SEPARATOR
+from ddl_tools.analysis.question import Question, Tables, largest, question, with_line
 from ddl_tools.estimate import Estimate
 from ddl_tools.names import plural
 
@@ -236,3 +238,78 @@ def line_looks(points: pd.DataFrame, first: int = 0) -> style.Looks:
             dashes = _DASHES[(first + number) % len(_DASHES)]
             looks[line] = look | {"linestyle": dashes, "marker": markers[number % len(markers)]}
     return looks
+
+
+_SIZES = "at three numbers of ranks"
+
+
+@question("throughput_vs_workers")
+class ThroughputOfRanks(Question):
+    """Throughput over the number of ranks."""
+
+    asks = "How does throughput grow with the number of ranks?"
+    notebook = "12_scaling"
+    needs = f"a network and loader {_SIZES}"
+    over = "world_size"
+    columns = "line world_size value n"
+    value = "throughput (images/s)"
+    line = "{line}: {value} images/s on {world_size} ranks."
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return throughput_points(tables.configurations)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_throughput(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        return largest(with_line(points))
+
+
+@question("throughput_vs_batch_size")
+class ThroughputOfBatch(Question):
+    """Throughput over the batch of a rank."""
+
+    asks = "How does throughput depend on the batch of a rank?"
+    notebook = "11_throughput"
+    needs = "a network and loader at three batch sizes"
+    over = "local_batch_size"
+    columns = "line local_batch_size value n"
+    value = "throughput (images/s)"
+    line = "{line}: {value} images/s at batch {local_batch_size}."
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return batch_points(tables.configurations)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_batches(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        return largest(points, "local_batch_size")
+
+
+@question("efficiency")
+class Efficiency(Question):
+    """Parallel efficiency, measured or stated by the paper."""
+
+    asks = "How efficient are more ranks?"
+    notebook = "12_scaling"
+    needs = f"a network and loader {_SIZES}"
+    over = "world_size"
+    columns = "line world_size efficiency statement"
+    line = "{line} on {world_size} ranks: E {efficiency}."
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return efficiency_points(tables.configurations, tables.paper)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_efficiency(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return measured values on the most ranks; without any, each statement of the paper."""
+        table = with_line(points)
+        if len(ours := largest(table[table["source"] == "measured"])):
+            texts = [cell_text(row, "value") for row in ours.to_dict("records")]
+            return ours.assign(efficiency=texts)
+        stated = table[table["source"] == "stated"].drop_duplicates(["statement", "world_size"])
+        stated = stated.sort_values(["world_size", "value"], ascending=False)
+        return stated.assign(efficiency=stated["printed"])

@@ -9,6 +9,7 @@ from ddl_core.schedules import learning_rate
 from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import frame, handles, styled
+from ddl_tools.analysis.question import OF_NO_RUN, Question, Tables, question
 from ddl_tools.names import phrase
 
 
@@ -53,3 +54,25 @@ def draw_schedules(points: pd.DataFrame) -> Figure:
                  legend=False, ax=ax)  # fmt: skip
     ax.set(yscale="log", xlabel="epoch", ylabel="learning rate")
     return figure
+
+
+@question("schedules")
+class Schedules(Question):
+    """The learning rate of each schedule over the epochs."""
+
+    asks = "Which learning rate does each schedule give?"
+    notebook = "15_schedules"
+    needs = OF_NO_RUN
+    columns = "epoch step cosine exponential"
+    line = "Rate after epoch {epoch}: step {step}, cosine {cosine}, exponential {exponential}."
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return schedule_points(tables.paper)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_schedules(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return the rates of the schedules at every tenth epoch."""
+        wide = points.pivot(index="epoch", columns="schedule", values="value").reset_index()
+        return wide[(wide["epoch"] > 0) & (wide["epoch"] % 10 == 0)].astype({"epoch": int})

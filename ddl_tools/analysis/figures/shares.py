@@ -29,8 +29,17 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
-from ddl_tools.analysis.plot.rows import count_text, percent, stacked
+from ddl_tools.analysis.plot.rows import count_text, named, percent, stacked
 from ddl_tools.analysis.plot.style import SEPARATOR
+from ddl_tools.analysis.question import (
+    OF_NO_RUN,
+    Question,
+    Tables,
+    in_percent,
+    question,
+    several_starts,
+    with_line,
+)
 from ddl_tools.analysis.tables import WINDOW, not_emulated, whole
 
 TRAINING = [name.removesuffix("_s") for name in Spent.model_fields]
@@ -349,3 +358,120 @@ def _all_reduce(points: pd.DataFrame) -> str:
         f"All-reduce grows from {least} % of the kernel time on {shared.min()} GPUs to {most} % "
         f"on {shared.max()}"
     )
+
+
+def _bars(parts: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per configuration with its parts of the time in percent.
+
+    `parts` has them as text, after the efficiency and what it was lost to, where that is known.
+    """
+    table = named(in_percent(parts))
+    bars = table.groupby("label", sort=False).first()
+    names = {name: name.partition(" ")[0] for name in style.TIME_COLOURS}
+    for cause, name in names.items():
+        bars[name] = table[table["cause"] == cause].groupby("label")["value"].sum()
+    texts = []
+    for label, row in zip(bars.index, bars.to_dict("records"), strict=True):
+        kept, start = row.get("efficiency"), ""
+        if not pd.isna(kept):
+            lost = ", ".join(costs(table[table["label"] == label])) or "nothing"
+            start = f"efficiency {kept:.2f}; lost to {lost}; of an epoch "
+        shown = [f"{name} {row[name]:.0f} %" for name in names.values() if row[name] >= 1]
+        texts.append(start + ", ".join(shown))
+    return bars.assign(parts=texts).reset_index()
+
+
+@question("kernel_shares")
+class KernelShares(Question):
+    """Shares of GPU time by kind of kernel, as the paper states them."""
+
+    asks = "Which kernels take the time of a GPU?"
+    notebook = "14_where_time_goes"
+    needs = OF_NO_RUN
+    columns = "line world_size allreduce io cudnn rest"
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return kernel_points(tables.paper)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_kernels(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return the shares at the most GPUs that all rows have."""
+        table = _in_columns(points)
+        sizes = table["world_size"].value_counts()
+        return table[table["world_size"] == sizes.index[sizes == sizes.max()].max()]
+
+    def say(self, points: pd.DataFrame) -> list[str]:
+        wide = _in_columns(points[~points["suspect"]])
+        networks = wide["line"].str.split(", ").str[-1]
+        steps = wide.groupby("line")["allreduce"].diff().dropna()
+        falls = -steps[steps < 0]
+        fractions = (wide["io"] / wide["cudnn"]).dropna().groupby(networks)
+        texts = [f"{network} {captions.span(values)}" for network, values in fractions]
+        return [
+            f'"I/O" relative to cuDNN, with both loaders: {"; ".join(texts)}. A loading time would '
+            "depend on the loader.",
+            f"The share of the all-reduce falls in {len(falls)} of {len(steps)} steps to more "
+            f"GPUs, by {captions.span(falls)} points "
+            f"({', '.join(networks[falls.index].unique())}).",
+        ]
+
+
+def _in_columns(points: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per network, loader and number of GPUs with the shares in percent."""
+    table = in_percent(with_line(points.assign(framework="torch")))
+    return table.pivot(index=["line", "world_size"], columns="kind", values="value").reset_index()
+
+
+@question("time_budget")
+class TimeBudget(Question):
+    """Parts of the time of an epoch, and what more ranks cost."""
+
+    asks = "Where does the time of an epoch go?"
+    notebook = "14_where_time_goes"
+    needs = "runs with the parts of their time, at two numbers of ranks"
+    also = "loss"
+    columns = "label efficiency data compute transfer waiting other n"
+    line = "{label}: {parts}."
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return epoch_points(tables.runs, tables.configurations)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_epochs(points)
+
+    def enough(self, points: pd.DataFrame) -> bool:
+        return several_starts(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        return _bars(parts_of_epochs(points))
+
+
+@question("time_shares")
+class TimeShares(Question):
+    """Parts of the time of a step, from profiles."""
+
+    asks = "Where does the time of a step go?"
+    notebook = "14_where_time_goes"
+    needs = "profiled runs"
+    columns = "label compute transfer waiting other idle n"
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return profile_points(tables.profiles, tables.runs)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_profiles(points)
+
+    def enough(self, points: pd.DataFrame) -> bool:
+        return several_starts(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        return _bars(parts_of_profiles(points))
+
+    def say(self, points: pd.DataFrame) -> list[str]:
+        """Return the parts of the first and the last configuration, and what else ran."""
+        rows = self.rows(points).to_dict("records")
+        ends = dict.fromkeys((0, len(rows) - 1))
+        lines = [f"{rows[one]['label']}, mean over ranks: {rows[one]['parts']}." for one in ends]
+        return [*(line[:1].upper() + line[1:] for line in lines), *other_programs(points)]

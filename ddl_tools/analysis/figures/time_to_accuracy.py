@@ -17,6 +17,7 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
+from ddl_tools.analysis.question import Question, Tables, question, with_line
 from ddl_tools.names import plural
 
 TIMES = typed(
@@ -98,3 +99,25 @@ def _time_caption(points: pd.DataFrame) -> list[str]:
         *captions.lost(points),
         *captions.discontinued(known),
     ]
+
+
+@question("time_to_accuracy")
+class TimeToAccuracy(Question):
+    """Seconds of training to an accuracy."""
+
+    asks = "How long does training to an accuracy take?"
+    notebook = "21_related_papers"
+    needs = "CIFAR-10 or Fashion-MNIST, evaluated at three numbers of ranks"
+    over = "world_size"
+    columns = "line world_size value epochs n"
+    value = "time (s)"
+    line = "{line} on {world_size} ranks: {value} s."
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        return time_points(tables.runs)
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        return draw_times(points)
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        return with_line(points[points["value"].notna()]).sort_values("value")

@@ -9,16 +9,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import (
+    QUESTIONS,
     accuracy,
     accuracy_differences,
     accuracy_runs,
     schedules,
 )
 from ddl_tools.analysis.plot.canvas import title_of
-from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
@@ -105,14 +104,14 @@ def test_a_study_of_learning_rates_is_one_of_accuracy(tree: Tree, make_run: Make
     for base_lr in (0.1, 0.2):
         make_run(rows=curve([0.4, 0.5, 0.8]), **ACCURACY, base_lr=base_lr)
     assert measured(tree)["base_lr"].tolist() == [0.1, 0.2]
-    assert QUESTIONS["comparison"].chosen(tables_of(tree, "accuracy", runs_table(tree))).empty
+    assert QUESTIONS["comparison"].points(tables_of(tree, "accuracy", runs_table(tree))).empty
 
 
 def test_optimisers_have_throughputs_and_accuracies(tree: Tree, make_run: MakeRun) -> None:
     for optimizer in ("sgd", "lars"):
         make_run(rows=curve([0.4, 0.5, 0.8]), **ACCURACY, optimizer=optimizer)
     assert measured(tree)["optimizer"].tolist() == ["lars", "sgd"]
-    found = QUESTIONS["comparison"].chosen(tables_of(tree, "accuracy", runs_table(tree)))
+    found = QUESTIONS["comparison"].points(tables_of(tree, "accuracy", runs_table(tree)))
     assert len(found) == 2
 
 
@@ -304,7 +303,7 @@ def test_the_table_has_each_batch_of_each_way_in_both_evaluations(
                 rows[-1].precise_bn_top1 = 0.8
                 fields = ACCURACY | {"schedule": schedule, "repeat": repeat, "precise_bn": True}
                 make_run(rows=rows, accumulation=accumulation, **fields)
-    table = ANSWERS["accuracy_vs_batch_size"].table(measured(tree))
+    table = QUESTIONS["accuracy_vs_batch_size"].table(measured(tree))
     batches = [f"top-1 (%), batch {size}" for size in (16, 64, 320)]
     assert list(table) == ["configuration", "evaluation", *batches, "runs"]
     assert table["configuration"].tolist() == ["SGD, step"] * 2 + ["SGD, cosine"] * 2

@@ -1,8 +1,7 @@
 from pathlib import Path
 
-from ddl_tools.analysis.figures import advice
+from ddl_tools.analysis.figures import QUESTIONS, advice
 from ddl_tools.analysis.plot.canvas import title_of
-from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling import render
 from ddl_tools.scaling.advise import Request, advise

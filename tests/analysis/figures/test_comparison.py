@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis import ratios
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.figures import comparison
+from ddl_tools.analysis.figures import QUESTIONS, comparison
 from ddl_tools.analysis.figures.comparison import COMPARISON
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.plot.rows import MOST_ROWS
@@ -61,8 +61,8 @@ def test_the_study_names_the_baseline_that_no_run_does(tree: Tree, make_run: Mak
         make_run(20 + (run.strategy == "ddp"), **run.model_dump())
     table = points(tree, study)
     assert set(table["base"]) == {"Horovod"}
-    assert set(table["base_rule"]) == {comparison.REFERENCE}
-    assert set(points(tree)["base_rule"]) == {comparison.FEWEST}
+    assert set(table["base_rule"]) == {ratios.REFERENCE}
+    assert set(points(tree)["base_rule"]) == {ratios.FEWEST}
 
 
 def test_more_configurations_than_have_room_are_drawn_without_the_slowest(
@@ -205,7 +205,7 @@ def test_the_baseline_is_the_reference_of_the_study(tree: Tree, make_run: MakeRu
     in_blocks(make_run, DDP, [8.0, 11.3, 24.6], reference=reference, place=1)
     table = points(tree)
     assert set(table["base"]) == {"Horovod, 1 rank"}
-    assert set(table["base_rule"]) == {comparison.REFERENCE}
+    assert set(table["base_rule"]) == {ratios.REFERENCE}
     figure = comparison.draw(table)
     assert any(text.endswith("  faster") for text in beside(figure))
     assert "Baseline: Horovod, 1 rank." in caption_of(figure)
@@ -292,7 +292,7 @@ def test_ratios_are_those_of_pairs(tree: Tree, interleaved: MakeRun) -> None:
     assert (wall["decision"], unclear["decision"]) == ("less", "inconclusive")
     assert wall["cpu_decision"] == unclear["cpu_decision"] == "equivalent"
     ratio = "{ratio:.2f} [{ratio_low:.2f}, {ratio_high:.2f}]".format(**unclear)
-    assert comparison.sentences(points(tree)) == [
+    assert ratios.sentences(points(tree)) == [
         "laptop: native, 1 rank, ResNet50, 96 px, batch 16, fp32: throughput / "
         "throughput of PyTorch-DDP, starts: n = 6, pairs of windows: 6",
         f"  DeepSpeed: {ratio}, inconclusive; per CPU second 1.00 [0.99, 1.02], "
@@ -338,9 +338,9 @@ def test_the_gain_of_more_ranks_is_that_of_each_configuration_itself(
         "Throughput on 2 ranks is 0.90 to 1.50 times that on 1 rank: higher in 1 of 2 "
         "configurations, lower in 1"
     )
-    lines = comparison.sentences(points(tree))
+    lines = ratios.sentences(points(tree))
     assert any("Horovod, 2 ranks: 1.50 [" in one and "of 1 rank" in one for one in lines)
-    said = ANSWERS["comparison"].sentences(points(tree))[-1]
+    said = QUESTIONS["comparison"].sentences(points(tree))[-1]
     first, second = said.split(": ")[1].split("; ")
     assert first.startswith("Horovod 1.50 [")
     assert second.startswith("PyTorch-DDP 0.90 [")
@@ -410,9 +410,9 @@ def test_runs_of_another_commit_are_in_no_ratio(tree: Tree, make_run: MakeRun) -
     expected = stats.ttest_1samp(np.log([2.0, 2.1]), 0).confidence_interval()
     assert [both["ratio_low"], both["ratio_high"]] == pytest.approx(list(np.exp(expected)))
     assert "Ratios within each commit." in caption_of(comparison.draw(points(tree)))
-    (text,) = ANSWERS["comparison"].sentences(points(tree))
+    (text,) = QUESTIONS["comparison"].sentences(points(tree))
     assert "relative to native (22.6 images/s), within each commit: " in text
-    assert comparison.sentences(points(tree))[0].endswith("whole runs, within each commit")
+    assert ratios.sentences(points(tree))[0].endswith("whole runs, within each commit")
 
 
 def test_without_a_common_commit_all_runs_are_compared_and_it_is_said(
@@ -459,7 +459,7 @@ def test_one_start_says_nothing_of_another(tree: Tree, make_run: MakeRun) -> Non
     other = table.set_index("strategy").loc["horovod"]
     assert other["ratio"] == pytest.approx(2.0)
     assert other[["ratio_low", "ratio_high", "decision"]].isna().all()
-    (_, told) = comparison.sentences(table)
+    (_, told) = ratios.sentences(table)
     assert "2.00, one start" in told
     assert any(text.endswith("one start") for text in beside(comparison.draw(table)))
 

@@ -6,12 +6,11 @@ import pandas as pd
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import ended_runs, with_settings
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.figures.emulated import draw_emulated as draw
 from ddl_tools.analysis.figures.emulated import emulated_points as points
 from ddl_tools.analysis.plot.canvas import title_of
-from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
@@ -89,7 +88,7 @@ def test_links_are_named_with_the_step_that_they_wait_for(tree: Tree, make_run: 
         "3 Mbit/s, step 10 s (18.5 Gbit/s)",
     }
     assert "at 3 Mbit/s and 10 s a step" in title_of(draw(table))
-    first, second = ANSWERS["efficiency_emulated"].sentences(table)
+    first, second = QUESTIONS["efficiency_emulated"].sentences(table)
     assert "links of 3 Mbit/s and steps of 10 s" in first
     assert "links of 6 Mbit/s and steps of 5 s" in second
 

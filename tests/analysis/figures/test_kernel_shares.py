@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.figures.shares import KERNELS, draw_kernels, kernel_points
 from tests.analysis.drawn import PAPER
 
@@ -48,6 +48,6 @@ def test_every_line_and_mark_is_drawn() -> None:
 
 def test_falls_of_the_all_reduce_are_stated_without_a_cause() -> None:
     """Table 2 cannot show why: waiting is no column of it."""
-    _, falls = ANSWERS["kernel_shares"].sentences(POINTS)
+    _, falls = QUESTIONS["kernel_shares"].sentences(POINTS)
     assert "falls in 3 of 45 steps to more GPUs, by 0.21 to 1.58 points (ResNet101)" in falls
     assert "because" not in falls

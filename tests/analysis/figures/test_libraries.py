@@ -7,9 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import CODE, MakeRun, curve
@@ -128,7 +127,7 @@ def test_an_accuracy_is_of_one_library(tree: Tree, make_run: MakeRun) -> None:
     table = points("accuracy_by_library", tree).set_index("framework")
     assert table["value"].to_dict() == {"torch": 0.6, "tensorflow": 0.7, "mxnet": 0.8}
     assert QUESTIONS["accuracy_by_library"].figure(table) is None
-    (sentence,) = ANSWERS["accuracy_by_library"].sentences(table)
+    (sentence,) = QUESTIONS["accuracy_by_library"].sentences(table)
     assert "with 2 ranks: 60.0 to 80.0 %" in sentence
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddl_tools.analysis.answers import ANSWERS
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.figures.memory import GIB, draw_memory, memory_points, state_bytes
 from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.analysis.tables import runs_table
@@ -59,7 +59,7 @@ def test_a_strategy_is_compared_by_its_best_setting(tree: Tree, make_run: MakeRu
     points = memory_points(runs_table(tree))
     assert " needs 50 % of the least memory of DeepSpeed" in title_of(draw_memory(points))
     assert any("PyTorch-FSDP 0.50; DeepSpeed 1.00." in text
-               for text in ANSWERS["memory_per_rank"].sentences(points))  # fmt: skip
+               for text in QUESTIONS["memory_per_rank"].sentences(points))  # fmt: skip
 
 
 @pytest.mark.parametrize(

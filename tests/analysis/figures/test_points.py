@@ -7,8 +7,7 @@ import pytest
 
 from ddl_tools.analysis import paper as published
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.figures import scaling
-from ddl_tools.analysis.questions import QUESTIONS
+from ddl_tools.analysis.figures import QUESTIONS, scaling
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.paper import covers

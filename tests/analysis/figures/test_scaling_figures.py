@@ -15,11 +15,11 @@ from matplotlib.colors import to_hex
 
 from ddl_core.config import LONGEST_NAME, RunSpec
 from ddl_core.registry import LOADERS, owner
-from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
-from ddl_tools.analysis.questions import QUESTIONS, Tables, has_answer
+from ddl_tools.analysis.question import Tables
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.identity import LEARNING
 from ddl_tools.records.paths import Tree
@@ -135,7 +135,7 @@ def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fill], Tabl
 @pytest.mark.parametrize(("name", "fill"), DRAWN)
 def test_draws_and_leaves_all_as_it_was(name: str, fill: Fill, tables_of: Callable) -> None:
     settings = dict(matplotlib.rcParams)
-    table = QUESTIONS[name].chosen(tables_of(fill))
+    table = QUESTIONS[name].points(tables_of(fill))
     before = table.copy()
     figure = QUESTIONS[name].draw(table)
     found = misplaced(figure)
@@ -144,8 +144,8 @@ def test_draws_and_leaves_all_as_it_was(name: str, fill: Fill, tables_of: Callab
     assert plt.get_fignums() == []
     assert not found
     assert min(ax.get_position().width for ax in figure.axes) > 1 / 5
-    if has_answer(table, QUESTIONS[name], of_runs=False):
-        answer = ANSWERS[name]
+    if QUESTIONS[name].answered_by(table, of_runs=False):
+        answer = QUESTIONS[name]
         assert 1 <= len(answer.sentences(table)) <= 3
         assert 1 <= len(answer.table(table)) <= 10
 

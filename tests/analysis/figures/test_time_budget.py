@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from ddl_core.timing import Spent
-from ddl_tools.analysis.answers import ANSWERS
 from ddl_tools.analysis.configurations import configuration_table
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.figures.shares import BUDGET, CAUSES, TRAINING, draw_epochs, epoch_points
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import runs_table
@@ -121,7 +121,7 @@ def test_grown_configurations_are_shown_with_their_costs(tree: Tree, make_run: M
     measure(make_run, BASE)
     measure(make_run, GROWN, gpus_per_node=2)
     points = budget(tree)
-    (text,) = ANSWERS["time_budget"].sentences(points)
+    (text,) = QUESTIONS["time_budget"].sentences(points)
     lost = "efficiency 0.67; lost to transfer 13 %, waiting 10 %, compute 7 %, other 3 %; of an"
     assert lost in text
     assert "compute 60 %" in text

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ddl_tools.analysis.figures import (
+    QUESTIONS,
     accuracy,
     accuracy_differences,
     accuracy_runs,
     memory,
 )
 from ddl_tools.analysis.plot.canvas import title_of
-from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, curve, epoch_row

@@ -5,8 +5,8 @@ import itertools
 import pandas as pd
 import pytest
 
+from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.plot import style
-from ddl_tools.analysis.questions import QUESTIONS
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MakeRun, curve

@@ -1,0 +1,190 @@
+"""A question with its answer: points from the tables, a figure of them, sentences and a table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ddl_tools.analysis.configurations import CONFIGURATION
+from ddl_tools.analysis.paper import Paper
+from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.plot.rows import cell_text
+from ddl_tools.analysis.tables import PROFILE_COLUMNS, WINDOW_COLUMNS, empty_table
+from ddl_tools.study import Study
+
+OF_NO_RUN = "what the paper states"
+MOST_ROWS, MOST_SENTENCES = 10, 3
+LEAST_SIZES = 3  # of a curve that has a figure of its own
+LEAST_SHARE = 0.5  # of the configurations of a figure that answer its question
+
+# What columns are called in tables; the others have their own names.
+_HEADS = {
+    "label": "configuration",
+    "line": "configuration",
+    "n": "runs",
+    "ratio": "relative to the baseline",
+    "again": "measured again",
+    "world_size": "ranks",
+    "local_batch_size": "batch of a rank",
+    "global_batch_size": "global batch (images)",
+    "emu_link_mbit": "link (Mbit/s)",
+    "emu_step_ms": "step (ms)",
+    "represents_gbit": "represents (Gbit/s)",
+    "calculated": "E calculated",
+    "state": "share by arithmetic (GiB)",
+    "throughput": "throughput (images/s)",
+    "loading": "loader alone (images/s)",
+    "training": "synthetic data (images/s)",
+    "hours": "time (h)",
+    "node_hours": "cost (node-hours)",
+    "accuracy": "top-1 accuracy (%)",
+    "share": "share of the bound",
+    "allreduce": "all-reduce (%)",
+    "io": '"I/O" (%)',
+    "cudnn": "cuDNN (%)",
+    "rest": "other (%)",
+    **{name: f"{name} (%)" for name in ("data", "compute", "transfer", "waiting", "other", "idle")},
+    **{name: f"rate, {name}" for name in ("step", "cosine", "exponential")},
+}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """All that a figure's points are made of.
+
+    `study` is None where its definition is not kept, `second` where it was not measured again.
+    """
+
+    runs: pd.DataFrame
+    configurations: pd.DataFrame
+    paper: Paper
+    windows: pd.DataFrame = field(default_factory=lambda: empty_table(WINDOW_COLUMNS))
+    profiles: pd.DataFrame = field(default_factory=lambda: empty_table(PROFILE_COLUMNS))
+    study: Study | None = None
+    second: "Tables | None" = None
+
+
+class Question:
+    """A question that runs, or the paper, answer.
+
+    A subclass says what it asks, and how tables become points and points a figure. Registered by
+    `question`, it has a place in the pages of results and in notebooks.
+    """
+
+    asks: str
+    notebook: str
+    """The notebook that explains the figure."""
+    needs = "training runs"
+    """The runs that it cannot do without, where the paper states nothing to show instead."""
+    column = "value"
+    """The column that half of the configurations of a study must have."""
+    also = ""
+    """A column that one of them must have."""
+    over = ""
+    """The size that a curve is over: it has `LEAST_SIZES` at least."""
+    columns = ""
+    """The columns of the table, separated by spaces; if empty, all of `rows`."""
+    value = ""
+    """The heading of the column of this name."""
+    line = ""
+    """The sentence on a row, with the names of columns; on the first two rows and the last."""
+
+    def points(self, tables: Tables) -> pd.DataFrame:
+        """Return what the figure shows: a row for each value."""
+        raise NotImplementedError
+
+    def draw(self, points: pd.DataFrame) -> Figure:
+        """Return the figure of points, which may be none."""
+        raise NotImplementedError
+
+    def enough(self, points: pd.DataFrame) -> bool:
+        """Say whether points are enough for a figure; if not, a table and sentences show them."""
+        return True
+
+    def rows(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the table, the best first."""
+        return points
+
+    def say(self, points: pd.DataFrame) -> list[str]:
+        """Return sentences with numbers, the most important first."""
+        rows = self.rows(points).to_dict("records")
+        texts = [{str(name): cell_text(row, str(name)) for name in row} for row in rows]
+        lines = [self.line.format_map(row) for row in [*texts[:2], *texts[2:][-1:]]]
+        return [line[:1].upper() + line[1:] for line in lines]
+
+    def sentences(self, points: pd.DataFrame) -> list[str]:
+        """Return at most three sentences with numbers, from points that hold an answer."""
+        return self.say(points)[:MOST_SENTENCES]
+
+    def table(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return at most ten rows as texts, numbers with their intervals."""
+        rows = self.rows(points).head(MOST_ROWS).to_dict("records")
+        heads = _HEADS | {"value": self.value}
+        texts = {
+            heads.get(name, name): [cell_text(row, name) for row in rows]
+            for name in self.columns.split() or map(str, rows[0])
+        }
+        table = pd.DataFrame(texts, dtype=str)
+        return table.loc[:, (table != "").any()]
+
+    def figure(self, points: pd.DataFrame) -> Figure | None:
+        """Return the figure of points that hold an answer; None where they are not enough."""
+        return self.draw(points) if self.enough(points) else None
+
+    def answered_by(self, points: pd.DataFrame, of_runs: bool) -> bool:
+        """Say whether points hold an answer; in a study's folder (`of_runs`) of its runs."""
+        if not of_runs:
+            return bool(points.get(self.column, pd.Series(1, points.index)).notna().any())
+        points = points[points["study"].notna()] if "study" in points else points.iloc[:0]
+        known = points.filter(items=[self.column, "diverged_value"]).notna().any(axis=1)
+        if not known.any() or (self.also and points[self.also].isna().all()):
+            return False
+        series = [name for name in ("panel", *CONFIGURATION, "label", "line") if name in points]
+        if self.over:
+            sizes = points[known].groupby(series, dropna=False)[self.over].nunique()
+            return bool(sizes.max() >= LEAST_SIZES)
+        rows = [name for name in (*series, "world_size") if name in points]
+        answered = known.groupby([points[name] for name in rows], dropna=False).any()
+        return bool(answered.mean() >= LEAST_SHARE)
+
+
+REGISTERED: dict[str, Question] = {}
+
+
+def question(name: str) -> Callable[[type[Question]], type[Question]]:
+    """Register a question by the name of its files, e.g. ``"comparison"``."""
+
+    def register(one: type[Question]) -> type[Question]:
+        REGISTERED[name] = one()
+        return one
+
+    return register
+
+
+def several_starts(points: pd.DataFrame) -> bool:
+    """Say whether any configuration has several starts: without, there is no interval to draw."""
+    return bool(points["n"].max() > 1)
+
+
+def with_line(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points with what a configuration is called, without its number of ranks: `line`."""
+    table = style.with_framework_strategy(points)
+    strategies = table["framework_strategy"].map(style.strategy_name, na_action="ignore")
+    names = strategies.fillna(style.UNNAMED) + ", " + table["loader"].map(style.loader_name)
+    if table["model"].nunique() > 1:
+        models = table["model"].map(style.model_name, na_action="ignore")
+        names += (", " + models).fillna("")
+    return table.assign(line=names)
+
+
+def in_percent(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points with value, low and high in percent."""
+    shares = points.columns.intersection(["value", "low", "high"])
+    return points.assign(**{name: 100 * points[name] for name in shares})
+
+
+def largest(points: pd.DataFrame, size: str = "world_size") -> pd.DataFrame:
+    """Return the rows with a value at the largest size, the largest value first."""
+    known = points[points["value"].notna()]
+    return known[known[size] == known[size].max()].sort_values("value", ascending=False)
