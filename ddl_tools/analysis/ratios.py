@@ -16,7 +16,7 @@ from ddl_tools.names import plural
 REFERENCE = "the reference that the study names"
 NEAREST = "of the same network: the configuration that differs least from the reference"
 FEWEST = "no run of a named reference: the first configuration that changes the fewest settings"
-CONTROL = "control"  # a second start, whose ratio should be 1
+CONTROL = "control"  # no configuration that one can use, see `controls`
 WORDS = {
     estimates.GREATER: "faster",
     estimates.LESS: "slower",
@@ -24,6 +24,7 @@ WORDS = {
     estimates.INCONCLUSIVE: estimates.INCONCLUSIVE,
 }
 
+SYNTHETIC = "synthetic"
 _MOST_NAMED = 4  # configurations in one sentence
 _MOST_GROWN = 8  # the same for those with several numbers of ranks
 # Settings in which a configuration may differ from the baseline.
@@ -40,6 +41,17 @@ def word(row: Any, stem: str = "") -> str:
     if not pd.isna(row[f"{stem}decision"]):
         return WORDS[row[f"{stem}decision"]]
     return "" if np.isnan(row[f"{stem}ratio"]) else captions.ONE_START
+
+
+def controls(points: pd.DataFrame) -> "pd.Series[bool]":
+    """Say which rows are controls: second starts, and synthetic data beside a baseline that reads.
+
+    A second start is as fast as the first one; synthetic data is what an endless loader would give.
+    """
+    bases = points[points["label"] == points["base"]]
+    reads = bases.groupby("panel")["loader"].agg(lambda own: bool((own != SYNTHETIC).any()))
+    free = points["loader"].eq(SYNTHETIC) & points["panel"].map(reads).fillna(False).astype(bool)
+    return points["second_start"].fillna(False).astype(bool) | free
 
 
 def without(label: str, other: str) -> str:
@@ -91,7 +103,7 @@ def compared(points: pd.DataFrame) -> list[str]:
     for _, panel in points[points["ratio"].notna()].groupby("panel", sort=False):
         base = str(panel["base"][panel["label"] == panel["base"]].iloc[0])
         differs = _differences(panel)
-        others = ~panel["second_start"].fillna(False) & (panel["label"] != base)
+        others = ~controls(panel) & (panel["label"] != base)
         others &= ~grown(panel)  # a sentence of their own
         alone = differs[others & (differs.sum(axis=1) == 1)]
         groups = {f"by {name}": panel.loc[alone.index[alone[name]]] for name in alone}
@@ -170,7 +182,10 @@ def nearest(points: pd.DataFrame) -> pd.DataFrame:
     many = pd.concat(counts)[~points["second_start"].fillna(False)]
     table = points.loc[many.sort_index().sort_values(kind="stable").index]
     rows = table.to_dict("records")
-    words = ["baseline" if row["label"] == row["base"] else word(row) for row in rows]
+    words = [
+        "baseline" if row["label"] == row["base"] else CONTROL if control else word(row)
+        for row, control in zip(rows, controls(table), strict=True)
+    ]
     again = [
         f"{Estimate.of(row, 'again_ratio'):.2f}, {word(row, 'again_')}"
         if not pd.isna(row.get("again_decision"))

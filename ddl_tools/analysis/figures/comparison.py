@@ -49,6 +49,7 @@ from ddl_tools.analysis.ratios import (
     REFERENCE,
     commits_of,
     compared,
+    controls,
     grown,
     nearest,
     within_commits,
@@ -222,7 +223,7 @@ def draw(points: pd.DataFrame) -> Figure:
     """Return the ratio of each configuration to the baseline, that of every start a dot."""
     points = style.with_framework_strategy(points.fillna({"second_start": False}))
     title, caption = finding(points), _caption(points)
-    points = _in_panels(points)
+    points = _in_panels(points.assign(control=controls(points)))
     looks = style.strategy_looks(points["framework_strategy"])
     cpu = bool(points["cpu_ratio"].notna().any())
     named = handles(style.strategies_named(looks)) if len(looks) > 1 else []
@@ -273,24 +274,6 @@ def _in_panels(points: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts) if parts else points
 
 
-def _grown_text(points: pd.DataFrame) -> str:
-    """Return the range of ratios of more ranks, and how many are decided; nothing without any."""
-    more = pd.concat([panel[grown(panel)] for _, panel in points.groupby("panel")])
-    more = more[more["ratio"].notna()]
-    if more.empty:
-        return ""
-    many = captions.counted("", more["world_size"])
-    few = captions.counted("", points["world_size"][points["label"] == points["base"]])
-    higher, lower = (
-        int(more["decision"].eq(one).sum()) for one in (estimates.GREATER, estimates.LESS)
-    )
-    return (
-        f"Throughput on {many} ranks is {captions.span(more['ratio'])} times that on "
-        f"{plural(int(few), 'rank') if few.isdigit() else f'{few} ranks'}: higher in {higher} of "
-        f"{len(more)} configurations, lower in {lower}"
-    )
-
-
 def _tick_baseline(ax: Axes) -> None:
     """Give the ticks of an axis of ratios round distances, and one at 1."""
     locator = ax.xaxis.get_major_locator()
@@ -313,38 +296,31 @@ def _ends(table: pd.DataFrame, dots: Sequence[float]) -> tuple[float, float]:
 
 
 def finding(points: pd.DataFrame) -> str:
-    """Return how many configurations are faster than the baseline, and the largest such ratio.
+    """Return the ratio of the fastest configuration, of those that are faster for sure if any is.
 
-    A second start is a control and does not count. Where none is faster, the ratio is that of the
-    slowest.
+    `controls` are no configurations that one can use. Where several are compared with themselves
+    on fewer ranks, it is the one that gains most. A second measurement confirms what is decided.
     """
-    others = points[points["ratio"].notna() & (points["label"] != points["base"])]
-    others = others[~others["second_start"].fillna(False)]
-    if others.empty:
-        known = points[points["n"] > 0]
-        if known.empty:
-            return "No training measured here yet"
+    known = points[points["n"] > 0]
+    if known.empty:
+        return "No training measured here yet"
+    others = points["ratio"].notna() & (points["label"] != points["base"]) & ~controls(points)
+    if not others.any():
         return f"{known['label'].iloc[0]} trains {three_digits(known['value'].iloc[0])} images/s"
-    if text := _grown_text(points):
+    more = others & pd.concat([grown(panel) for _, panel in points.groupby("panel")])
+    chosen = points[more if more.any() else others]
+    faster = chosen[chosen["decision"].eq(estimates.GREATER).fillna(False)]
+    best = (chosen if faster.empty else faster).sort_values("ratio").iloc[-1]
+    ratio = f"{Estimate.of(best, 'ratio'):.2f}"
+    said = None if pd.isna(best["decision"]) else best["decision"]
+    text = f"{best['label']} trains {ratio} times as fast as {best['base']}"
+    if said == estimates.LESS:
+        text = f"{best['base']} trains fastest; {best['label']} reaches {ratio} of it"
+    elif said != estimates.GREATER:
+        text += f": {word(best)}"
+    if pd.isna(best.get("again_decision")) or said == estimates.INCONCLUSIVE:
         return text
-    base = f"{others['base'].iloc[0]}" if others["base"].nunique() == 1 else "the baseline"
-    base += " of their network" if others["model"].nunique() > 1 else ""
-    best = others.loc[others["ratio"].idxmax()]
-    decided = others["decision"].dropna()
-    if decided.empty or len(others) == 1:
-        reached = f"{best['label']} reaches {best['ratio']:.2f} times the throughput of {base}"
-        return f"{reached}: {word(best)}"
-    if not decided.isin([estimates.GREATER, estimates.LESS]).any():
-        return f"No difference to {base} is conclusive in {len(others)} configurations"
-    faster, slower = (
-        others.loc[others["decision"] == one, "ratio"]
-        for one in (estimates.GREATER, estimates.LESS)
-    )
-    end = ("fastest", faster.max()) if len(faster) else ("slowest", slower.min())
-    return (
-        f"{len(faster)} of {len(others)} configurations are faster than {base}, {len(slower)} "
-        f"slower; the {end[0]} reaches {end[1]:.2f} times its throughput"
-    )
+    return f"{text}, {'confirmed' if said == best['again_decision'] else 'not confirmed'}"
 
 
 def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
@@ -353,7 +329,7 @@ def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
     if row["label"] == row["base"]:
         return [count_text(row), value, "baseline", *([""] if by_cpu else []), ""]
     cpu = f"{Estimate.of(row, 'cpu_ratio').alone():.2f}"
-    decision = CONTROL if row["second_start"] else word(row).partition(" within")[0]
+    decision = CONTROL if row["control"] else word(row).partition(" within")[0]
     ratio = f"{Estimate.of(row, 'ratio'):.2f}"
     return [count_text(row), value, ratio, *([cpu] if by_cpu else []), decision]
 
@@ -367,6 +343,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
     panels = [panel for _, panel in points.groupby("panel")]
     other = sum(not base & one for base, others in map(commits_of, panels) for one in others)
     again = points["second_start"].any()
+    free = controls(points) & ~points["second_start"]
     rounds = [
         text.partition(" (")[0].replace(" of a start", "")
         for text in points["rounds_left_out"].dropna().unique()
@@ -377,6 +354,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
         *(["Ratios within each commit."] if any(map(within_commits, panels)) else []),
         *([f"Without a common commit: {plural(other, 'ratio')}."] if other else []),
         *(["Second start: same settings."] if again else []),
+        *(["Synthetic: a control without a loader."] if free.any() else []),
         *[f"Rounds left out: {text}." for text in rounds],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]
