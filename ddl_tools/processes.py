@@ -1,31 +1,33 @@
 """Processes that do not outlive their run, however the caller ends."""
 
+import faulthandler
 import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 import psutil
 
 from ddl_core.system import TEMPORARY, cannot_make, kept, own, require, temporary
+from ddl_tools.subreaper import end_all, family
 
 HOME = Path(__file__).resolve().parents[1]
 
-# Every process of a run inherits this variable. Process groups would not do: a process may make a
-# session of its own, and one whose parent was killed has a new parent.
-TOKEN = "DDL_RUN_TOKEN"
+# Variables of a run's ranks: what they prove to each other that they belong to one run, and the
+# process that all ranks of this machine descend from.
+KEY, LEADER = "DDL_RUN_KEY", "DDL_RUN_LEADER"
 MOST_OPEN_FILES = 65_536  # some programs close every number up to their limit, one by one
-PATIENCE_S = 20.0
 # A site's folder for what libraries keep; in /tmp, each node has its own.
 CACHES = "DDL_CACHES"
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
@@ -37,38 +39,30 @@ PREFIX = "p-"  # of such a folder
 # Python takes any text; this one tells our variable from one that the user has set.
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "ddl"
 
-# Asks the system to send SIGTERM when the parent dies, then becomes the command. Popen's preexec_fn
-# may deadlock in a process with threads, as a notebook kernel is.
-LEASH = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent died first")
-try:
-    os.execv(sys.argv[2], sys.argv[2:])
-except OSError as error:
-    sys.exit(f"cannot start {sys.argv[2]}: {error.strerror}")
-"""
+SUBREAPER = Path(__file__).with_name("subreaper.py")
+
+
+def supervised(command: Sequence[str]) -> list[str]:
+    """Return the words that execute `command` below a subreaper, which ends all that it starts.
+
+    The calling thread counts as the parent: it ends with that thread, too.
+    """
+    return [sys.executable, "-I", str(SUBREAPER), str(os.getpid()), *command]
 
 
 def start(
     command: Sequence[str],
     *,
-    token: str,
     log: Path,
     environment: Mapping[str, str],
     stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start `command` in a session of its own, its output in `log`, to die with its parent.
-
-    The caller's thread counts as the parent: the process gets SIGTERM when that thread ends.
-    """
+    """Start `command` in a session of its own, its output in `log`; see `supervised`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", LEASH, str(os.getpid()), *command],
-            env={**environment, TOKEN: token},
+            supervised(command),
+            env=environment,
             stdin=stdin,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -120,26 +114,6 @@ def inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "RANK"}
 
 
-def carrying(token: str) -> list[psutil.Process]:
-    """Return the living processes that inherited `token`."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get(TOKEN) == token:
-                found.append(process)
-    return found
-
-
-def of_ranks(token: str) -> list[psutil.Process]:
-    """Return the ranks that inherited `token`, and what they started."""
-    found = []
-    for process in carrying(token):
-        with suppress(psutil.Error):
-            if "RANK" in process.environ():
-                found.append(process)
-    return found
-
-
 def busy_seconds(cores: Iterable[int]) -> float:
     """Return the seconds that some cores have worked for any program, since the system started."""
     times = psutil.cpu_times(percpu=True)
@@ -161,41 +135,47 @@ def memory_bytes(of: Iterable[psutil.Process]) -> int:
     return total
 
 
-def freeze(token: str) -> list[psutil.Process]:
-    """Stop the ranks that inherited `token`, and what they started, until `thaw`; return them.
+class Started(Protocol):
+    """A process that was started, e.g. a `Popen`."""
 
-    Repeated until nothing new is found: a process that is stopped late may start another one.
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit status, None if it has not ended."""
+
+
+def end(*started: Started) -> list[int]:
+    """Kill processes with all that descends from them; return those that are left even so.
+
+    What a process has left that has ended itself, the subreaper above it ends.
     """
-    stopped: dict[int, psutil.Process] = {}
-    while found := [one for one in of_ranks(token) if one.pid not in stopped]:
-        for process in found:
-            stopped[process.pid] = process
-            with suppress(psutil.Error):
-                process.suspend()
-    return list(stopped.values())
+    roots = []
+    for one in started:
+        with suppress(psutil.NoSuchProcess):
+            if one.poll() is None:
+                roots.append(psutil.Process(one.pid))
+    return end_all(lambda: [one for root in roots for one in family(root)])
 
 
-def thaw(stopped: Iterable[psutil.Process]) -> None:
-    """Let processes go on, unless they have ended meanwhile."""
-    for process in stopped:
-        with suppress(psutil.Error):
-            process.resume()
+@contextmanager
+def ends_of_children() -> Iterator[socket.socket]:
+    """Give a socket that can be read once a child has ended, to `wait` for.
 
-
-def end_all(token: str, patience_s: float = PATIENCE_S) -> list[int]:
-    """Kill every process that inherited `token`; return those that are left even so.
-
-    Repeated until none is left, because a process may start another one meanwhile.
+    For the main thread. Sentinels of `multiprocessing` would not do: a process inherits those of
+    its parent, and outlives it.
     """
-    deadline = time.monotonic() + patience_s
-    while found := carrying(token):
-        for process in found:
-            with suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(found, timeout=1)
-        if time.monotonic() > deadline:
-            return [process.pid for process in carrying(token)]
-    return []
+    told, tells = socket.socketpair()
+    told.setblocking(False)
+    tells.setblocking(False)
+    before = signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    other = signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
+    try:
+        yield told
+    finally:
+        signal.set_wakeup_fd(other)
+        signal.signal(signal.SIGCHLD, before)
+        told.close()
+        tells.close()
 
 
 def oom_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -267,6 +247,13 @@ def allow_open_files() -> None:
     wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def answer_where() -> None:
+    """Let the launcher find this rank and ask where it is: SIGUSR1 writes its stack to its log."""
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    sys.stdout.write(f"process {os.getpid()} of {socket.gethostname()}\n")
+    sys.stdout.flush()
 
 
 class Passing:

@@ -3,48 +3,89 @@ import shlex
 import signal
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ddl_core.config import RunSpec
 from ddl_tools import processes
-from ddl_tools.launch.commands import environment
+from ddl_tools.subreaper import descendants, freeze, thaw
 from tests.commands import output
 from tests.launch.fixtures import Start
 from tests.launch.running import wait_for
 
-FAMILY = ["/bin/sh", "-c", "setsid sleep 300 & sleep 300 & trap '' TERM; sleep 300; sleep 300"]
+# One in a session of its own, one whose parent has ended, and one that takes no notice.
+FAMILY = """
+setsid sleep 300 &
+(setsid sleep 300 & sleep 300 &)
+trap '' TERM
+sleep 300; sleep 300
+"""
 
 
-@pytest.fixture
-def token() -> Iterator[str]:
-    """Give a token that no other test run on this machine has; nothing of it stays."""
-    name = uuid.uuid4().hex
-    yield name
-    processes.end_all(name)
+def begin(stack: ExitStack, log: Path, *command: str) -> subprocess.Popen[bytes]:
+    """Start a command that does not outlive the test."""
+    child = processes.start(command, log=log, environment=os.environ)
+    stack.enter_context(child)
+    stack.callback(child.kill)
+    return child
 
 
-def test_everything_that_a_command_started_is_ended_and_nothing_else(tmp_path, token) -> None:
+def family_of(child: int) -> list[psutil.Process]:
+    """Wait until all of `FAMILY` descend from a process; return them."""
+    root = psutil.Process(child)
+
+    def whole() -> list[psutil.Process]:
+        found = descendants(root)
+        with suppress(psutil.NoSuchProcess):  # its shell has just ended
+            names = sorted(one.name() for one in found)
+            return found if names == ["sh", *["sleep"] * 4] else []
+        return []
+
+    found: list[psutil.Process] = wait_for(whole, "the family", seconds=30)
+    return found
+
+
+def test_everything_that_a_command_started_is_ended_and_nothing_else(tmp_path: Path) -> None:
     with ExitStack() as stack:
-
-        def begin(command: list[str], token: str) -> subprocess.Popen[bytes]:
-            log = tmp_path / "logs" / token
-            child = processes.start(command, token=token, log=log, environment=os.environ)
-            stack.enter_context(child)
-            stack.callback(child.kill)
-            return child
-
-        other = begin(["/bin/sleep", "300"], f"{token}-other")
-        begin(FAMILY, token)
-        wait_for(lambda: len(processes.carrying(token)) == 4, "the family", seconds=30)
-        assert processes.end_all(token) == []
-        assert processes.carrying(token) == []
+        other = begin(stack, tmp_path / "other", "/bin/sleep", "300")
+        child = begin(stack, tmp_path / "log", "/bin/sh", "-c", FAMILY)
+        family = family_of(child.pid)
+        assert processes.end(child) == []
+        assert not any(one.is_running() for one in family if one.status() != "zombie")
         assert other.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_command_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    with ExitStack() as stack:
+        child = begin(stack, tmp_path / "log", "/bin/sh", "-c", FAMILY.replace("trap", ": "))
+        family = family_of(child.pid)
+        psutil.Process(child.pid).children()[0].send_signal(number)
+        assert child.wait(30) == -number
+        wait_for(lambda: not any(map(psutil.Process.is_running, family)), "the family to go", 30)
+
+
+def test_the_exit_status_is_that_of_the_command(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        assert begin(stack, tmp_path / "log", "/bin/sh", "-c", "exit 3").wait(30) == 3
+        assert begin(stack, tmp_path / "log", "/no/such/program").wait(30) == 1
+    assert "cannot start /no/such/program" in (tmp_path / "log").read_text()
+
+
+def test_processes_stand_still_until_they_go_on(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first, second = (
+            begin(stack, tmp_path / name, "/bin/sh", "-c", FAMILY) for name in ("first", "second")
+        )
+        family, others = family_of(first.pid), family_of(second.pid)
+        root = psutil.Process(first.pid)
+        stopped = freeze(lambda: descendants(root))
+        wait_for(lambda: {one.status() for one in family} == {psutil.STATUS_STOPPED}, "all")
+        assert psutil.STATUS_STOPPED not in {one.status() for one in others}
+        thaw(stopped)
+        wait_for(lambda: {one.status() for one in family} == {psutil.STATUS_SLEEPING}, "all")
 
 
 def test_memory_of_processes_is_theirs_and_shared_pages_count_once(
@@ -69,19 +110,20 @@ def test_memory_of_processes_is_theirs_and_shared_pages_count_once(
     assert processes.memory_bytes(family) == 0
 
 
-def test_a_command_dies_with_its_parent(start: Start, tmp_path: Path, token: str) -> None:
+def test_a_command_dies_with_its_parent_and_so_does_what_it_left(
+    start: Start, tmp_path: Path
+) -> None:
     code = (
         "import os, sys, time; from pathlib import Path\n"
         "from ddl_tools.processes import start\n"
-        "child = start(['/bin/sleep', '300'], token=sys.argv[2], log=Path(sys.argv[1]),"
+        "child = start(['/bin/sh', '-c', sys.argv[2]], log=Path(sys.argv[1]),"
         " environment=os.environ)\n"
         "print(child.pid, flush=True); time.sleep(300)\n"
     )
-    parent = start("-c", code, str(tmp_path / "log"), token)
-    child = psutil.Process(int(parent.stdout.readline()))
-    wait_for(lambda: child.name() == "sleep", "the command", seconds=30)
+    parent = start("-c", code, str(tmp_path / "log"), FAMILY.replace("trap", ": "))
+    family = family_of(int(parent.stdout.readline()))
     parent.kill()
-    wait_for(lambda: not processes.carrying(token), "the child to go", seconds=30)
+    wait_for(lambda: not any(map(psutil.Process.is_running, family)), "the family to go", 30)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -115,15 +157,6 @@ def test_what_must_not_be_cut_is_interrupted_at_its_end() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_what_starts_ranks_is_none_whatever_the_shell_has(token, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("RANK", "0")
-    log, own = tmp_path / "log", environment(RunSpec())
-    with processes.start(["/bin/sleep", "60"], token=token, log=log, environment=own):
-        wait_for(lambda: processes.carrying(token), "the command")
-        assert processes.of_ranks(token) == []
-        processes.end_all(token)
-
-
 def test_only_victims_of_our_own_group_are_counted(tmp_path: Path) -> None:
     proc, groups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
@@ -150,4 +183,4 @@ RANK = (
 def test_a_rank_may_open_as_many_files_as_the_system_lets_it(limit, code) -> None:
     program = shlex.join([sys.executable, "-c", code])
     command = f"ulimit -Sn {limit}; ulimit -Hn 900; exec {program}"
-    assert output("bash", "-c", command).strip() == "(900, 900)"
+    assert output("bash", "-c", command).splitlines()[-1] == "(900, 900)"

@@ -16,7 +16,7 @@ from benchmarks.faults.world import BASE, LIMIT_S, Damage, Done, Missed, World
 from ddl_tools.launch.measuring import LOCK
 from ddl_tools.records.paths import RunFiles
 
-TARGETS = ("study", "kernel", "server", "leader", "rank 0", "rank 1", "loader")
+TARGETS = ("study", "kernel", "subreaper", "server", "leader", "rank 0", "rank 1", "loader")
 CONTINUED = "STOP and CONT"
 SIGNALS = ("TERM", "KILL", "INT", "HUP", CONTINUED)
 PHASES = ("start", "set-up", "warm-up", "training", "evaluation", "writing", "end")

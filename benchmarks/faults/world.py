@@ -5,6 +5,7 @@ In one file: starting, waiting and looking all read and change one state, `World
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -50,6 +51,7 @@ BASE: dict[str, Any] = {
 LIMIT_S = 120.0  # after that a fault counts as a hang
 GONE_S = 30.0  # until nothing of a study that has ended may be alive
 POLL_S = 0.002
+OUTPUT_OF_RANK = re.compile(r"/attempt_0/(\d+)/stdout\.log$")
 SHOWN = ("Traceback (most recent call last)", "Exception ignored", "Exception in thread")
 
 
@@ -414,14 +416,18 @@ class World:
 
 
 def _role(one: psutil.Process, found: dict[str, psutil.Process]) -> str:
-    words, parent = one.cmdline(), one.ppid()
-    known = {process.pid: name for name, process in found.items()}
+    words, above = one.cmdline(), one.ppid()
+    parent = next((name for name, process in found.items() if process.pid == above), "")
     if "ipykernel_launcher" in words:
         return "kernel"
-    if rank := one.environ().get("RANK"):
-        return "loader" if known.get(parent, "").startswith("rank") else f"rank {int(rank)}"
+    if parent == "leader":
+        ranks = [OUTPUT_OF_RANK.search(file.path) for file in one.open_files()]
+        return next((f"rank {rank[1]}" for rank in ranks if rank), "other")
+    if parent.startswith("rank"):
+        return "loader"
     if "ddl_tools.launch.local_ranks" in words:
-        return "server" if known.get(parent) == "study" else "leader"
+        below = {"study": "subreaper", "subreaper": "server", "server": "leader"}
+        return below.get(parent, "other")
     return "other"
 
 

@@ -13,7 +13,6 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools.frameworks.groups import GradientGroup, HorovodGroup
 from ddl_tools.frameworks.rendezvous import ControlGroup
-from ddl_tools.processes import LEASH
 
 Array = Any  # MXNet has no types of its own
 
@@ -21,6 +20,8 @@ Array = Any  # MXNet has no types of its own
 # afterwards: between a port's release and its use lie no seconds of an import.
 SERVE = """
 import os, sys
+from ddl_core.system import die_with_parent
+die_with_parent(int(sys.argv[2]))
 from mxnet.kvstore.kvstore_server import _init_kvstore_server_module
 print(flush=True)
 sys.stdin.readline()
@@ -111,9 +112,8 @@ def _start(role: str) -> "subprocess.Popen[bytes]":
 
     It loads MXNet and says so; it begins when its input ends.
     """
-    leash = [sys.executable, "-I", "-S", "-c", LEASH, str(os.getpid())]
     return subprocess.Popen(
-        [*leash, sys.executable, "-c", SERVE, role],
+        [sys.executable, "-c", SERVE, role, str(os.getpid())],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.strategies import RankInfo, Reduction
-from ddl_tools.processes import TOKEN
+from ddl_tools.processes import KEY
 
 LOCAL = "127.0.0.1"
 PATIENCE_S = 600.0  # as for collectives of torch: the first waits for the slowest list of images
@@ -51,7 +51,7 @@ class ControlGroup:
         self.rank, self.local_rank, self.world_size = info.rank, info.local_rank, info.world_size
         self.host = _own_address() if spec.nodes > 1 else LOCAL
         self._kept: list[socket.socket] = []
-        self._key = os.environ.get(TOKEN, "").encode() or b"alone"
+        self._key = os.environ.get(KEY, "").encode() or b"alone"
         self._others: list[Connection] = []
         if self.world_size > 1:
             folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_tools.emulation.nodes import Wiring
 from ddl_tools.launch import interpreters
-from ddl_tools.processes import compiled, imports, inherited
+from ddl_tools.processes import KEY, compiled, imports, inherited
 
 # Set by a job of several runs before each of them.
 BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"
@@ -104,7 +105,10 @@ def prefix(spec: RunSpec, logs: Path) -> list[str]:
 
 
 def environment(spec: RunSpec) -> Mapping[str, str]:
-    """Return the environment of the ranks: this package importable, threads as the run says."""
+    """Return the environment of the ranks: this package importable, threads as the run says.
+
+    All ranks need the same one: it has a key that no other run has.
+    """
     threads = str(spec.cpu_threads)
     return {
         **inherited(),
@@ -113,4 +117,5 @@ def environment(spec: RunSpec) -> Mapping[str, str]:
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": "1",  # NumPy's; as in a fork of the server
         **compiled(),
+        KEY: uuid.uuid4().hex,
     }

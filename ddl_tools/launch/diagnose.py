@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 
 from ddl_core.errors import Category
-from ddl_tools import processes
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.records.failures import INTERRUPTIONS, classify
 from ddl_tools.records.ledger import INTERRUPTED
@@ -47,6 +46,8 @@ FRAMEWORKS = (
     *("/torch/", "/horovod/", "/deepspeed/", "/tensorflow/", "/jax/", "/keras/", "/mxnet/"),
     "/frameworks/rendezvous.py",
 )
+# What a rank writes to its output, see `processes.answer_where`.
+PROCESS = re.compile(r"^process (\d+) of ", re.MULTILINE)
 INNERMOST = re.compile(r'\(most recent call first\):\n  File "([^"]+)", line (\d+) in (\S+)')
 
 
@@ -152,9 +153,9 @@ def _text(path: Path) -> str:
         return ""
 
 
-def ask_ranks(logs: Path, token: str, text: str) -> Failure:
+def ask_ranks(logs: Path, world_size: int, text: str) -> Failure:
     """Return the failure of a run that makes no progress, with the rank to blame where known."""
-    ranks = _processes(token)
+    ranks = _ranks(logs, world_size)
     starts = {rank: _size(rank_log(logs, rank)) for rank in sorted(ranks)}  # before they are asked
     for process in ranks.values():
         with suppress(psutil.Error):
@@ -173,14 +174,17 @@ def ask_ranks(logs: Path, token: str, text: str) -> Failure:
     return Failure.of("Timeout", text, blamed)
 
 
-def _processes(token: str) -> dict[int, psutil.Process]:
-    """Return the process of every rank, but not the processes of its loader."""
-    found = {process.pid: process for process in processes.of_ranks(token)}
+def _ranks(logs: Path, world_size: int) -> dict[int, psutil.Process]:
+    """Return the living ranks of this machine, by the process that each has named."""
     ranks = {}
-    for process in found.values():
-        with suppress(psutil.Error):
-            if process.ppid() not in found:
-                ranks[int(process.environ()["RANK"])] = process
+    for rank in range(world_size):
+        log = rank_log(logs, rank)
+        for number in PROCESS.findall(_text(log.with_name("stdout.log"))):
+            with suppress(psutil.Error, OSError):
+                process = psutil.Process(int(number))
+                # Else another one has its number now, or the rank is on another machine.
+                if any(log.samefile(file.path) for file in process.open_files()):
+                    ranks[rank] = process
     return ranks
 
 

@@ -9,16 +9,13 @@ import os
 import socket
 import sys
 import time
-import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from subprocess import Popen, TimeoutExpired
+from subprocess import Popen
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-import psutil
 from ipyparallel import Cluster
 from ipyparallel.cluster.launcher import EngineLauncher, LocalControllerLauncher
 from ipyparallel.error import IPythonError
@@ -40,6 +37,7 @@ OnRanks = Callable[[list[RankState]], None]
 
 START_S = 120.0
 POLL_S = 0.1
+LOOK_S = 0.25
 # Fixed when the engines start, so the same for all runs on them.
 FIXED = ("nodes", "gpus_per_node", "cpu_threads")
 CONTROLLER = (
@@ -58,8 +56,7 @@ class _Controller(LocalControllerLauncher):
     """Starts the controller, which ends with this process."""
 
     def find_args(self) -> list[str]:
-        leash = [sys.executable, "-I", "-S", "-c", processes.LEASH, str(os.getpid())]
-        return [*leash, *super().find_args()]
+        return processes.supervised(super().find_args())
 
     def get_env(self) -> dict[str, str]:
         """Return the environment of the controller."""
@@ -73,7 +70,6 @@ class _RankEngines(EngineLauncher):
     """Starts an engine per rank: processes of this machine, or tasks of one step of a job."""
 
     spec = AnyTrait()
-    token = AnyTrait()
     processes: Sequence[Popen[bytes]] = ()  # until they are started
 
     def start(self, n: int) -> None:
@@ -95,7 +91,7 @@ class _RankEngines(EngineLauncher):
 
     def _begin(self, words: list[str], log: Path, **numbers: int) -> Popen[bytes]:
         environment = self.environment | {name: str(one) for name, one in numbers.items()}
-        return processes.start(words, token=self.token, log=log, environment=environment)
+        return processes.start(words, log=log, environment=environment)
 
 
 class Engines:
@@ -155,12 +151,12 @@ class Engines:
             for process in started:
                 if Allocation.current():
                     ranks.end_step(process)
-            processes.end_all(self._token)
+            left = processes.end(*started)  # the system holds it, e.g. in a dead file system
             for process in started:
-                with suppress(TimeoutExpired):  # the system holds it, e.g. in a dead file system
-                    process.wait(processes.PATIENCE_S)
+                if process.pid not in left:
+                    process.wait()
             if cluster.controller:
-                _stop_controller(cluster)
+                cluster.stop_controller_sync()
             self._folder.cleanup()
 
     def _start(self) -> None:
@@ -168,7 +164,7 @@ class Engines:
         if self._cluster is not None and not self._broken:
             return
         self.close()
-        self._token, self._client = uuid.uuid4().hex, None
+        self._client = None
         self._folder = _private_folder()
         allocation = Allocation.current()
         self._cluster = Cluster(
@@ -190,7 +186,7 @@ class Engines:
         try:
             self._cluster.start_controller_sync()
             self._cluster.start_engines_sync(
-                self._spec.world_size, spec=self._spec, token=self._token, environment=environment
+                self._spec.world_size, spec=self._spec, environment=environment
             )
             self._client = self._cluster.connect_client_sync(timeout=START_S)
             self._wait(lambda: len(self._client.ids) == self._spec.world_size)
@@ -267,7 +263,7 @@ class Engines:
             arguments = (ranks.WORKER, str(files.directory), str(logs), self._rendezvous())
             answers = [view.apply_async(engine.run_rank, *arguments) for view in self._views]
             stalled = observe(partial(self._look, answers, on_ranks))
-            cause = diagnose.ask_ranks(logs, self._token, stalled) if stalled else None
+            cause = diagnose.ask_ranks(logs, spec.world_size, stalled) if stalled else None
             gone = self._ended()
             whole = not self._broken and all(answer.ready() for answer in answers)
         finally:
@@ -276,8 +272,9 @@ class Engines:
         if not _completed(files):
             raise ranks.Failed(cause or diagnose.diagnose(files, logs, 0, ended=gone))
 
-    def _look(self, answers: list[Any], on_ranks: OnRanks | None) -> bool:
-        """Show where the ranks are; return whether there is nothing left to wait for."""
+    def _look(self, answers: list[Any], on_ranks: OnRanks | None, seconds: float) -> bool:
+        """Wait, show where the ranks are, return whether nothing is left to wait for."""
+        time.sleep(min(seconds, LOOK_S))
         done = [answer for answer in answers if answer.ready()]
         well = [answer for answer in done if answer.successful() and answer.get() == 0]
         if on_ranks:
@@ -308,17 +305,6 @@ def _private_folder() -> "Passing | TemporaryDirectory[str]":
     base = results().root / ".engines"
     base.mkdir(parents=True, exist_ok=True)
     return TemporaryDirectory(dir=base, ignore_cleanup_errors=True)
-
-
-def _stop_controller(cluster: Any) -> None:
-    """Let the controller end its own processes, and kill what is left of them."""
-    left = []
-    with suppress(psutil.Error):
-        left = psutil.Process(cluster.controller.pid).children(recursive=True)
-    cluster.stop_controller_sync()
-    for process in left:
-        with suppress(psutil.Error):
-            process.kill()
 
 
 def one_run_per_process(spec: RunSpec) -> bool:

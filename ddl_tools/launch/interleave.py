@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +29,7 @@ import psutil
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError
 from ddl_core.system import INTERLEAVED
-from ddl_tools import gpus, processes
+from ddl_tools import gpus, processes, subreaper
 from ddl_tools.launch.notebook import LocalJob, cancel_all
 from ddl_tools.launch.screen import Screen
 from ddl_tools.names import Names, named
@@ -58,7 +59,7 @@ class ActiveRun:
     job: LocalJob
     requests: dict[int, Connection] = field(default_factory=dict)  # by rank; those that wait now
     last: bool = False  # there is no window to come
-    token: str = ""  # of its processes, once a rank has asked
+    leader: psutil.Process | None = None  # of its ranks, once one has asked
     stopped: list[psutil.Process] = field(default_factory=list)
     reported: bool = False
 
@@ -67,9 +68,18 @@ class ActiveRun:
         """Whether all its ranks wait."""
         return len(self.requests) == self.entry.spec.world_size
 
+    def freeze(self) -> None:
+        """Stop its ranks, and all that they have started."""
+        if self.leader is not None:
+            self.stopped = subreaper.freeze(partial(subreaper.descendants, self.leader))
+
+    def family(self) -> list[psutil.Process]:
+        """Return its living processes."""
+        return [] if self.leader is None else subreaper.family(self.leader)
+
     def release(self, slot: Slot | None) -> None:
         """Let it measure one window; None: let it go on to its first one, or to its end."""
-        processes.thaw(self.stopped)
+        subreaper.thaw(self.stopped)
         self.stopped = []
         requests, self.requests = self.requests, {}
         for connection in requests.values():
@@ -103,9 +113,11 @@ class SlotServer:
                 continue
             run = runs[asks["run"]]
             run.requests[asks["rank"]], run.last = ready, asks["last"]
-            run.token = asks["token"]
+            if run.leader is None:
+                with suppress(psutil.NoSuchProcess):
+                    run.leader = psutil.Process(int(asks["leader"]))
             if run.waits:  # some frameworks have threads that are at work between windows
-                run.stopped = processes.freeze(run.token)
+                run.freeze()
 
     def __enter__(self) -> Self:
         os.environ[INTERLEAVED] = self.address
@@ -248,20 +260,20 @@ class Block:
             if one is None or one.job.ended:
                 continue
             spec = one.entry.spec
-            held = processes.memory_bytes(processes.carrying(one.token))
+            held = processes.memory_bytes(one.family())
             if not memory.fits([spec], held) and number:
                 self._drop([run for run in runs[number:] if run])
                 return number
             self._where = f"starting {spec.run_id}"
             one.release(None)
             self._wait_for(one, server)
-            memory.learn(spec, processes.carrying(one.token))
+            memory.learn(spec, one.family())
         return len(group)
 
     def _drop(self, runs: list[ActiveRun]) -> None:
         """End runs that have only got ready: a later block starts them again."""
         for run in runs:
-            processes.thaw(run.stopped)
+            subreaper.thaw(run.stopped)
         cancel_all([run.job for run in runs])
         for run in runs:
             del self._runs[str(run.job.run_dir)]
@@ -313,7 +325,7 @@ class Block:
         except BaseException:
             with processes.undisturbed():
                 for run in self._alive():
-                    processes.thaw(run.stopped)
+                    subreaper.thaw(run.stopped)
                 cancel_all([run.job for run in self._alive()])
             raise
 

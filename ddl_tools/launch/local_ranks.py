@@ -4,9 +4,11 @@ A study has one such server for all its runs; a run outside a study has a server
 server forks a leader for each run, which does what torchrun does: it keeps the store where the
 ranks meet, forks the ranks, and ends the others when one fails. The leader of an emulated run also
 makes the nodes.
+
+The leader is the ancestor of all that the ranks start, and ends it. What a leader leaves that is
+killed, the server adopts and ends.
 """
 
-import ctypes
 import gc
 import math
 import os
@@ -17,33 +19,33 @@ import socket
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib import import_module
 from multiprocessing import get_context
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Client, Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 from ddl_core.errors import LaunchError
 from ddl_core.registry import STRATEGIES
 from ddl_core.system import die_with_parent
-from ddl_tools import processes
+from ddl_tools import processes, subreaper
 from ddl_tools.emulation.counters import write_links
 from ddl_tools.emulation.link_rates import measured_mbit
 from ddl_tools.emulation.nodes import LINK, build
 from ddl_tools.launch.commands import Allocation, Command
 from ddl_tools.launch.diagnose import launcher_log, tail
-from ddl_tools.processes import TOKEN, Passing, compiled
+from ddl_tools.processes import LEADER, Passing, compiled
 from ddl_tools.records.paths import EmulationFiles
 
 # Address of the server of this process, or of the one that started it.
 SERVER = "DDL_FORK_SERVER"
 PROGRAM = "ddl_tools.launch.local_ranks"
 START_S = 300.0  # torch may come from a busy parallel file system
-POLL_S = 0.05
 SHUTDOWN_S = 5.0  # what the other ranks have to end in, once one has failed
 LOOPBACK = "127.0.0.1"
 FORK = get_context("fork")
@@ -55,17 +57,11 @@ PRELOADED = (
     *("ddl_core.loaders.native", "ddl_core.loaders.synthetic", "ddl_core.strategies.ddp"),
 )
 
-# The system shows the environment that a process began with. So the server begins with a variable
-# as long as RANK, which a rank overwrites for `processes.carrying` and `of_ranks`.
-SPACE, SPACE_VALUE = "DDL_R", "00000"
-RANK = "RANK={:06d}"
-
 
 @contextmanager
 def _server(environment: Mapping[str, str]) -> Iterator[str]:
     """Start a server, and end it with its ranks; yield its address."""
-    token = uuid.uuid4().hex
-    own = {SPACE: SPACE_VALUE} | processes.imports()
+    own = processes.imports()
     # It must not have threads.
     own |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
     # Any other look for a GPU spoils CUDA in forks.
@@ -78,7 +74,6 @@ def _server(environment: Mapping[str, str]) -> Iterator[str]:
             listener.listen(64)
             process = processes.start(
                 [sys.executable, "-m", PROGRAM],
-                token=token,
                 log=Path(folder, "log"),
                 environment={**environment, **own},
                 stdin=listener.fileno(),
@@ -87,8 +82,7 @@ def _server(environment: Mapping[str, str]) -> Iterator[str]:
             yield address
         finally:
             with processes.undisturbed():
-                processes.end_all(token)
-                process.kill()  # just started, it may not have carried its token yet
+                processes.end(process)
                 process.wait()
 
 
@@ -114,11 +108,11 @@ def shared() -> Iterator[None]:
 
 @contextmanager
 def local_ranks(
-    command: Command, logs: Path, environment: Mapping[str, str], token: str
+    command: Command, logs: Path, environment: Mapping[str, str]
 ) -> Iterator["LocalRanks"]:
-    """Start the ranks of a run, whose processes carry `token`."""
+    """Start the ranks of a run."""
     request = {"command": command, "logs": logs, "environment": dict(environment)}
-    request |= {"token": token, "folder": Path.cwd()}
+    request |= {"folder": Path.cwd()}
     address = os.environ.get(SERVER, "")
     with ExitStack() as stack:
         connection = _connect(address)
@@ -159,6 +153,7 @@ class LocalRanks:
         if self.returncode is None and self._connection.poll(timeout):
             try:
                 self.returncode = self._connection.recv()
+                self._connection.poll(SHUTDOWN_S)  # for the end of the leader itself
             except (EOFError, OSError):
                 self.returncode = -signal.SIGKILL  # nothing else keeps the leader from answering
         return self.returncode
@@ -166,32 +161,61 @@ class LocalRanks:
 
 def serve() -> NoReturn:
     """Import torch, then fork a leader for each request at the socket that is standard input."""
-    shown = {name: _shown(name) for name in (TOKEN, SPACE)}
     # Here and in all forks: an interrupt ends them by its name, not with a traceback in their logs.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    subreaper.adopt_orphans()
     listener = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
     _load(PRELOADED)
-    signal.signal(signal.SIGCHLD, lambda *_: bool(FORK.active_children()))  # no zombies
-    while True:
-        client, _ = listener.accept()
-        FORK.Process(target=_lead, args=(listener, client, shown)).start()
-        client.close()
+    # With what a leader answers by. It is kept here until the leader has ended and nothing of its
+    # run is left: the one who asked waits for its end.
+    leaders: dict[ForkProcess, socket.socket] = {}
+    with processes.ends_of_children() as ends:
+        while True:
+            if listener in wait([listener, ends]):
+                client, _ = listener.accept()
+                others = [listener, *leaders.values()]
+                leader = FORK.Process(target=_lead, args=(client, others))
+                leader.start()
+                leaders[leader] = client
+                continue
+            ends.recv(1024)
+            ended = [one for one in leaders if not one.is_alive()]
+            if ended:
+                _end_orphans([one.pid for one in leaders if one.pid])
+            for one in ended:
+                leaders.pop(one).close()
 
 
-def _lead(listener: socket.socket, client: socket.socket, shown: dict[str, int]) -> None:
+def _end_orphans(but: Collection[int]) -> None:
+    """End the children of this process, with all that descends from them; reap them."""
+    own = psutil.Process()
+
+    def orphans() -> list[psutil.Process]:
+        roots = [one for one in own.children() if one.pid not in but]
+        return [one for root in roots for one in subreaper.family(root)]
+
+    subreaper.end_all(orphans)
+    subreaper.reap(but)
+
+
+def _lead(client: socket.socket, others: Iterable[socket.socket]) -> None:
+    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     die_with_parent()
-    listener.close()
+    subreaper.adopt_orphans()
+    for one in others:
+        one.close()
     os.setsid()
     with Connection(client.detach()) as connection:
         try:
-            leader = Leader(connection, shown)
+            leader = Leader(connection)
         except (OSError, LaunchError) as error:
             connection.send(str(error))
             return
         code = leader.lead()
+        _end_orphans(())
         with suppress(OSError):
             connection.send(code)
 
@@ -199,8 +223,8 @@ def _lead(listener: socket.socket, client: socket.socket, shown: dict[str, int])
 class Leader:
     """Starts the ranks of one run and sees to it that they end together."""
 
-    def __init__(self, client: Connection, shown: dict[str, int]) -> None:
-        self.client, self.shown = client, shown
+    def __init__(self, client: Connection) -> None:
+        self.client = client
         self.request = client.recv()
         self.command: Command = self.request["command"]
         self.logs: Path = self.request["logs"]
@@ -210,7 +234,6 @@ class Leader:
 
     def lead(self) -> int:
         """Execute the ranks; return 0 if all ended well."""
-        _show(self.shown[TOKEN], self.request["token"])
         self.pid = os.getpid()
         self.client.send(self.pid)
         if self.wiring:
@@ -238,21 +261,26 @@ class Leader:
     def _watch(self, ranks: dict[int, ForkProcess]) -> int:
         """Wait for all ranks; once one has failed, or nobody waits for them any more, end them."""
         deadline = math.inf
-        while ranks:
-            if self.client.poll(POLL_S) or time.monotonic() > deadline:
-                for process in ranks.values():
-                    process.kill()
-                return 1
-            ended = {rank: one.exitcode for rank, one in ranks.items() if one.exitcode is not None}
-            for rank in ended:
-                del ranks[rank]
-            bad = {rank: code for rank, code in ended.items() if code}
-            if bad and deadline == math.inf:
-                deadline = time.monotonic() + SHUTDOWN_S
-                for rank, code in bad.items():
-                    sys.stderr.write(f"rank {rank} ended with {code}\n")
-                for process in ranks.values():
-                    process.terminate()
+        with processes.ends_of_children() as ends:
+            while ranks:
+                ended = {rank: one.exitcode for rank, one in ranks.items()}
+                ended = {rank: code for rank, code in ended.items() if code is not None}
+                for rank in ended:
+                    del ranks[rank]
+                bad = {rank: code for rank, code in ended.items() if code}
+                if bad and deadline == math.inf:
+                    deadline = time.monotonic() + SHUTDOWN_S
+                    for rank, code in bad.items():
+                        sys.stderr.write(f"rank {rank} ended with {code}\n")
+                    for process in ranks.values():
+                        process.terminate()
+                if not ranks:
+                    break
+                left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+                if wait([self.client, ends], left) != [ends]:
+                    return 1  # what is left is killed
+                ends.recv(1024)
+                subreaper.reap(but=[one.pid for one in ranks.values() if one.pid])
         return int(deadline < math.inf)
 
     def _become(self, rank: int, meeting: socket.socket) -> None:
@@ -261,7 +289,6 @@ class Leader:
         self.client.close()  # its end is to say that the leader is gone
         port = meeting.getsockname()[1]
         meeting.close()
-        _show(self.shown[SPACE] - len(f"{SPACE}="), RANK.format(rank))
         folder = self.logs / "ranks" / "attempt_0" / str(rank)
         _write_output(folder / "stdout.log", folder / "stderr.log")
         ranks = self.command.ranks
@@ -272,8 +299,7 @@ class Leader:
         if self.nodes:
             self.nodes[rank // per_node].enter()
             own |= {"MASTER_ADDR": self.nodes[0].address, "GLOO_SOCKET_IFNAME": LINK}
-        own |= {TOKEN: self.request["token"]}
-        own |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the leader's
+        own |= {LEADER: str(self.pid), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # the leader's
         os.chdir(self.request["folder"])
         os.environ.clear()
         os.environ.update(self.request["environment"] | own)
@@ -315,18 +341,6 @@ def _load(names: Iterable[str]) -> None:
             import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a rank would write into every page that it shares
-
-
-def _shown(name: str) -> int:
-    """Return the address of a variable's value in the memory that the system shows."""
-    getenv = ctypes.CDLL(None).getenv
-    getenv.restype = ctypes.c_void_p
-    return int(getenv(name.encode()))
-
-
-def _show(address: int, text: str) -> None:
-    """Write `text` there; it replaces one of the same length."""
-    ctypes.memmove(address, text.encode(), len(text))
 
 
 def _write_output(output: Path, errors: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -29,7 +28,8 @@ from ddl_tools.records.storage import now
 
 WORKER = "ddl_tools.rank.worker"
 PROBE_WORKER = "ddl_tools.doctor.probe"
-POLL_S = 0.25
+LOOK_S = 1.0  # between two looks at how far a run is; its end is seen at once
+POLL_S = 0.25  # for the end of srun
 STALL_TIMEOUT_S = 300.0
 # Until the first step. Longer than what may end it with a better message: a collective's time-out.
 SETUP_TIMEOUT_S = 1200.0
@@ -40,7 +40,9 @@ STEP_END_S = 15.0  # less than `cancel_all` waits before it kills this process a
 
 Launcher = Popen[bytes] | LocalRanks
 OnProgress = Callable[[Standing], None]
-Watch = Callable[[Callable[[], bool]], str | None]
+Ended = Callable[[float], bool]
+"""Waits so many seconds at most for the ranks of a run; says whether they have ended."""
+Watch = Callable[[Ended], str | None]
 """`watch` of a run: returns when its ranks have ended or stay too long, or says that they hang."""
 Execute = Callable[[RunSpec, RunFiles, Path, Watch], None]
 """Executes the ranks of an open attempt to their end; raises `Failed` if that is not completion."""
@@ -133,23 +135,23 @@ def _begin(record: RunRecord, files: RunFiles) -> Path:
 def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None:
     """Let processes of their own execute the ranks; see `Execute`."""
     _draw_weights(spec, files)
-    oom_kills, token = processes.oom_kills(), uuid.uuid4().hex
+    oom_kills = processes.oom_kills()
     with ExitStack() as stack:
         try:
-            started = start(command(spec, files.directory, logs), logs, environment(spec), token)
+            started = start(command(spec, files.directory, logs), logs, environment(spec))
             launcher = stack.enter_context(started)
         except OSError as error:
             cause = f"the ranks cannot be started: {error}"
             raise Failed(Failure.of("NotStarted", cause)) from None
         try:
-            stalled = observe(lambda: launcher.poll() is not None)
-            failure = diagnose.ask_ranks(logs, token, stalled) if stalled else None
+            stalled = observe(partial(_ended, launcher))
+            failure = diagnose.ask_ranks(logs, spec.world_size, stalled) if stalled else None
             if failure is None and launcher.poll() is None and files.error.exists():
                 failure = diagnose.diagnose(files, logs, 1)  # before ranks are killed
         finally:
             with processes.undisturbed():
                 end_step(launcher)
-                left = processes.end_all(token)
+                left = processes.end(launcher)
                 code = launcher.wait() if launcher.pid not in left else None
     if read_record(files.directory).status == "completed":
         return
@@ -159,29 +161,35 @@ def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None
 
 
 @contextmanager
-def start(
-    command: Command, logs: Path, environment: Mapping[str, str], token: str
-) -> Iterator[Launcher]:
-    """Start ranks, all of whose processes carry `token`."""
+def start(command: Command, logs: Path, environment: Mapping[str, str]) -> Iterator[Launcher]:
+    """Start ranks, all below one process."""
     if command.step:
         log = diagnose.launcher_log(logs)
-        yield processes.start(command.step, token=token, log=log, environment=environment)
+        yield processes.start(command.step, log=log, environment=environment)
         return
     # Ranks of this machine get a temporary directory that goes with them; a job has its own from
     # SLURM, on each node.
     with processes.Passing() as folder:
         own = {**environment, **processes.temporary_in(folder)}
-        with local_ranks(command, logs, own, token) as launcher:
+        with local_ranks(command, logs, own) as launcher:
             yield launcher
 
 
 def end_step(step: Launcher) -> None:
-    """Let srun end its tasks on all nodes: `processes.end_all` reaches only those on this one."""
+    """Let srun end its tasks, which are no children of its own."""
     if not isinstance(step, Popen) or step.poll() is not None:
         return
     step.terminate()
     with suppress(TimeoutExpired):  # then the end of the job ends what is left
         step.wait(STEP_END_S)
+
+
+def _ended(launcher: Launcher, seconds: float) -> bool:
+    """Wait for the end of ranks; see `Ended`."""
+    if isinstance(launcher, LocalRanks):
+        return launcher.wait(seconds) is not None
+    time.sleep(min(seconds, POLL_S))
+    return launcher.poll() is not None
 
 
 def _draw_weights(spec: RunSpec, files: RunFiles) -> None:
@@ -200,7 +208,7 @@ def watch(
     files: RunFiles,
     on_progress: OnProgress | None,
     stall_timeout: float,
-    ended: Callable[[], bool],
+    ended: Ended,
 ) -> str | None:
     """Return when the ranks have `ended`; if they make no progress any more, return a text.
 
@@ -212,14 +220,17 @@ def watch(
     setup_timeout = setup_limit_s(spec, stall_timeout)
     # A profiler writes its report after the rank has ended.
     grace = stall_timeout if spec.prefix else EXIT_GRACE_S
-    while not ended():
-        time.sleep(POLL_S)
+    over = False
+    while not over:
+        over = ended(LOOK_S)
         latest = _changed(files.progress)
         if latest != seen:
             seen, since = latest, time.monotonic()
             progress = read_progress(files.directory)
             if progress and on_progress:
                 on_progress(progress)
+        if over:
+            return None
         if progress and progress["phase"] == WAITING:
             since = time.monotonic()  # another run of its study measures
         waited = time.monotonic() - since

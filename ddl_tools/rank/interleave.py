@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddl_core.errors import Interrupted
 from ddl_core.system import INTERLEAVED
-from ddl_tools.processes import TOKEN
+from ddl_tools.processes import LEADER
 from ddl_tools.records.run import Slot
 
 
@@ -24,7 +24,7 @@ class SlotClient:
     def __init__(self, directory: Path, rank: int) -> None:
         address = os.environ.get(INTERLEAVED)
         self._connection = Client(address) if address else None
-        self._me = {"run": str(directory), "rank": rank, "token": os.environ.get(TOKEN)}
+        self._me = {"run": str(directory), "rank": rank, "leader": os.environ.get(LEADER)}
 
     @property
     def interleaved(self) -> bool:

@@ -3,10 +3,8 @@
 Started once per rank, with the interpreter of the run's framework.
 """
 
-import faulthandler
 import logging
 import os
-import signal
 import sys
 import traceback
 from contextlib import ExitStack, nullcontext
@@ -22,7 +20,7 @@ from ddl_core.fairness import check_agreement
 from ddl_core.loop import BatchLoader
 from ddl_core.strategies import Group
 from ddl_core.system import die_with_parent
-from ddl_tools.processes import allow_open_files, caches
+from ddl_tools.processes import allow_open_files, answer_where, caches
 from ddl_tools.rank.energy import Meter
 from ddl_tools.rank.recorder import RunRecorder, report
 from ddl_tools.records.paths import locate
@@ -52,7 +50,7 @@ def main(arguments: list[str], publish: Publish | None = None) -> int:
         return 2
     die_with_parent()
     allow_open_files()
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
+    answer_where()
     directory = Path(arguments[0])
     leaving = ExitStack()
     try:

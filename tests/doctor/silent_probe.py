@@ -1,13 +1,12 @@
 """Stands in for the ranks of a probe of which the last never joins the others."""
 
-import faulthandler
 import os
-import signal
 import sys
 import time
 from pathlib import Path
 
 from ddl_tools.doctor.probe.__main__ import Probe, main
+from ddl_tools.processes import answer_where
 from ddl_tools.records.probe import read_answers
 
 
@@ -21,7 +20,7 @@ def wait_for_the_other(directory: Path, probe: Probe) -> None:
 
 
 if os.environ["RANK"] == "1":
-    faulthandler.register(signal.SIGUSR1)
+    answer_where()
     folder = Path(sys.argv[1])
     silent = Probe(folder)
     wait_for_the_other(folder, silent)

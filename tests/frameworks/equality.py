@@ -28,7 +28,7 @@ from ddl_core.step import TrainState
 from ddl_core.strategies.base import Single
 from ddl_tools.frameworks.weights import State, load, save
 from ddl_tools.launch.interpreters import python_of, require
-from ddl_tools.processes import end_all, import_path, start
+from ddl_tools.processes import end, import_path, start
 from ddl_tools.rank.weights import values
 from tests.frameworks.driver import TINY
 
@@ -220,7 +220,6 @@ def interpreter(framework: str, strategy: str) -> str:
 
 def start_ranks(python: str, ranks: int, arguments: list[str], folder: Path) -> None:
     """Run a framework's Python with `arguments` in so many processes; fail with what they say."""
-    token = f"equality-{os.getpid()}-{time.monotonic_ns()}"
     started: list[Popen[bytes]] = []
     try:
         for rank in range(ranks):
@@ -228,12 +227,10 @@ def start_ranks(python: str, ranks: int, arguments: list[str], folder: Path) -> 
             environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
             environment["PYTHONPATH"] = import_path()
             log = folder / f"rank.{rank}.log"
-            started.append(
-                start([python, *arguments], token=token, log=log, environment=environment)
-            )
+            started.append(start([python, *arguments], log=log, environment=environment))
         _all_end_well(started, folder)
     finally:
-        end_all(token)
+        end(*started)
         for one in started:
             one.wait()
 

@@ -1,8 +1,9 @@
 """Ranks of other frameworks that end, come late or are killed while they train."""
 
-import time
+import signal
+from contextlib import suppress
+from subprocess import Popen, TimeoutExpired
 
-import psutil
 import pytest
 
 from ddl_tools import processes
@@ -44,27 +45,14 @@ def test_ranks_wait_for_one_that_is_late(trained, tmp_path, framework, strategy,
 
 @pytest.mark.parametrize(("framework", "strategy"), [("mxnet", "kvstore")])
 def test_servers_end_with_a_killed_rank(trained, tmp_path, monkeypatch, framework, strategy):
-    left: list[psutil.Process] = []
+    end, codes = processes.end, []
 
-    def end_all(token: str) -> list[int]:
-        until = time.monotonic() + 30
-        while (found := of_rank_1(token)) and time.monotonic() < until:
-            time.sleep(0.2)
-        left.extend(found)
-        return processes.end_all(token)
+    def end_all(*started: Popen[bytes]) -> list[int]:
+        with suppress(TimeoutExpired):
+            codes.append(started[1].wait(30))  # it is the end of all that rank 1 has started
+        return end(*started)
 
-    monkeypatch.setattr(equality, "end_all", end_all)
+    monkeypatch.setattr(equality, "end", end_all)
     with pytest.raises(AssertionError, match="ranks ended with"):
         trained(steps=2, epochs=1).run(tmp_path, framework, strategy, fault="killed 1")
-    assert left == []
-
-
-def of_rank_1(token: str) -> list[psutil.Process]:
-    found = []
-    for process in processes.of_ranks(token):
-        try:
-            if process.environ()["RANK"] == "1":
-                found.append(process)
-        except (psutil.NoSuchProcess, KeyError):  # it has just ended; a zombie has no RANK
-            pass
-    return found
+    assert codes == [-signal.SIGKILL]

@@ -1,6 +1,7 @@
 """What the tests of running things share: small runs, and a look at their processes."""
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -17,9 +18,8 @@ from click.testing import CliRunner, Result
 from ddl_core.config import RunSpec
 from ddl_tools.cli import main
 from ddl_tools.launch.study import plan_run
-from ddl_tools.processes import TOKEN
 from ddl_tools.records.ledger import Entry
-from ddl_tools.records.paths import results
+from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.progress import read_progress
 from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import (
@@ -84,27 +84,31 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> An
 def processes_of(run_dir: Path) -> list[psutil.Process]:
     """Return the ranks of a run, what started them, and whatever they started.
 
-    Forked ranks have the command line of their server, but write to the run's own files.
+    They have the command lines of others, but write to the run's logs.
     """
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if TOKEN not in process.environ():
-                continue
-            traces = [*process.cmdline(), *(file.path for file in process.open_files())]
-            if any(str(run_dir) in trace for trace in traces):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    logs = str(RunFiles(run_dir).logs.resolve())
+    return [one for one in psutil.process_iter() if any(logs in path for path in _open_files(one))]
+
+
+def rank_of(process: psutil.Process) -> int | None:
+    """Return the rank to whose output a process writes, None if there is none."""
+    found = re.findall(r"/attempt_0/(\d+)/stdout\.log$", "\n".join(_open_files(process)), re.M)
+    return int(found[0]) if found else None
 
 
 def rank_process(run_dir: Path, rank: int) -> psutil.Process:
-    """Return the process of one rank."""
-    for process in processes_of(run_dir):
-        if int(process.environ().get("RANK", -1)) == rank:
+    """Return the process of one rank, not one that it has started."""
+    found = [one for one in processes_of(run_dir) if rank_of(one) == rank]
+    for process in found:
+        if process.ppid() not in {one.pid for one in found}:
             return process
     raise AssertionError(f"rank {rank} has no process")
+
+
+def _open_files(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return [file.path for file in process.open_files()]
+    return []
 
 
 def is_training(run_dir: Path) -> bool:

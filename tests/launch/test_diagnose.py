@@ -3,18 +3,18 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ddl_tools import processes
 from ddl_tools.launch import diagnose as module
 from ddl_tools.launch.diagnose import diagnose, launcher_log
+from ddl_tools.processes import import_path
 from ddl_tools.records.paths import RunFiles
 from tests.launch.running import wait_for
 
@@ -129,8 +129,9 @@ def test_the_memory_killer_ends_by_sigkill_only(files: RunFiles, code: int, cate
 
 
 RANK = """
-import faulthandler, pathlib, signal, sys, time
-faulthandler.register(signal.SIGUSR1, all_threads=False)
+import pathlib, sys, time
+from ddl_tools.processes import answer_where
+answer_where()
 pathlib.Path(sys.argv[1]).touch()
 def lost():
     time.sleep(300)
@@ -139,22 +140,24 @@ lost()
 
 
 @pytest.fixture
-def lost_ranks(tmp_path: Path) -> Iterator[str]:
-    """Start two ranks that are lost; return their token."""
-    token = uuid.uuid4().hex
+def lost_ranks(tmp_path: Path) -> Iterator[list[psutil.Process]]:
+    """Start two ranks that are lost."""
     children = []
     for rank in range(2):
-        child = processes.start(
-            [sys.executable, "-c", RANK, str(tmp_path / f"ready_{rank}")],
-            token=token,
-            log=tmp_path / "launcher" / "attempt_0" / str(rank) / "stderr.log",
-            environment={**os.environ, "RANK": str(rank)},
-        )
+        logs = tmp_path / "launcher" / "attempt_0" / str(rank)
+        logs.mkdir(parents=True)
+        with (logs / "stdout.log").open("w") as output, (logs / "stderr.log").open("w") as errors:
+            child = subprocess.Popen(
+                [sys.executable, "-c", RANK, str(tmp_path / f"ready_{rank}")],
+                stdout=output,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": import_path()},
+            )
         children.append(child)
         wait_for((tmp_path / f"ready_{rank}").exists, f"rank {rank}")
-    yield token
-    processes.end_all(token)
+    yield [psutil.Process(child.pid) for child in children]
     for child in children:
+        child.kill()
         child.wait()
 
 
@@ -166,10 +169,10 @@ def test_ranks_that_hang_say_where_at_once_or_do_not_answer(monkeypatch, tmp_pat
         time.sleep(0.5)  # an answer that comes meanwhile is not missed
 
     monkeypatch.setattr(psutil.Process, "send_signal", ask_slowly)
-    failure = module.ask_ranks(tmp_path, lost_ranks, "no progress")
+    failure = module.ask_ranks(tmp_path, 2, "no progress")
     assert failure.rank is None  # both are lost
-    assert failure.message.count("lost (<string>:6)") == 2
+    assert failure.message.count("lost (<string>:7)") == 2
     monkeypatch.setattr(module, "ANSWER_S", 1.0)
-    for process in processes.carrying(lost_ranks):
+    for process in lost_ranks:
         ask(process, signal.SIGSTOP)
-    assert "rank 1: does not answer" in module.ask_ranks(tmp_path, lost_ranks, "").message
+    assert "rank 1: does not answer" in module.ask_ranks(tmp_path, 2, "").message

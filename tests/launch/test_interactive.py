@@ -13,7 +13,6 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DataError, LaunchError
-from ddl_tools import processes
 from ddl_tools.launch import interactive
 from ddl_tools.launch.interactive import Engines
 from ddl_tools.launch.ranks import run_ranks
@@ -21,6 +20,7 @@ from ddl_tools.launch.screen import rank_table
 from ddl_tools.launch.study import plan_run
 from ddl_tools.records.paths import results
 from ddl_tools.records.run import read_epochs, read_record
+from ddl_tools.subreaper import family
 from tests.fields import EMULATED
 from tests.launch.fixtures import Start
 from tests.launch.running import TINY, error_of, is_training, wait_for
@@ -187,13 +187,15 @@ def test_inside_a_job_engines_are_tasks_of_one_step(
 ) -> None:
     shape = {"nodes": 2, "gpus_per_node": 1}
     with Engines(RunSpec(**{**PAIR, **shape})) as engines:
-        token = engines._token
         first = engines.run(plan("tasks", **shape))
         engines.run(plan("tasks", **shape, local_batch_size=4))
         assert first.world_size == 2
         assert [place["rank"] for place in engines.ranks] == [0, 1]
-        assert len(processes.carrying(token)) > 2
-    assert processes.carrying(token) == []
+        cluster = engines._cluster
+        started = [cluster.controller, *cluster.engine_set.processes]
+        own = [two for one in started for two in family(psutil.Process(one.pid))]
+        assert len(own) > 4
+    assert not any(map(family, own))
     assert not list((results().root / ".engines").glob("[!.]*"))
     monkeypatch.delenv("SLURM_JOB_ID")
     assert run_ranks(plan("one_node")).weights_sha256 == first.weights_sha256

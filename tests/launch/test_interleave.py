@@ -25,7 +25,7 @@ from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.run import Slot, read_epochs
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.study import Study
-from tests.launch.running import TINY, processes_of, wait_for
+from tests.launch.running import TINY, processes_of, rank_of, wait_for
 
 EPOCHS = 4  # the first one is cold
 
@@ -247,7 +247,7 @@ def test_a_killed_run_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch
 
 
 def _is_rank(process: psutil.Process) -> bool:
-    return "RANK" in process.environ()
+    return rank_of(process) is not None
 
 
 @pytest.mark.multiprocess

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,12 +33,10 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
         def start(*arguments: str, **variables: str) -> LocalRanks:
             words = (sys.executable, "-m", "tests.launch.place_worker", str(tmp_path), *arguments)
             environment = {**processes.inherited(), "PYTHONPATH": import_path(), **variables}
-            token = uuid.uuid4().hex
-            ranks = local_ranks.local_ranks(
-                Command(words, 2), tmp_path / "logs", environment, token
-            )
-            stack.callback(processes.end_all, token)
-            return stack.enter_context(ranks)
+            ranks = local_ranks.local_ranks(Command(words, 2), tmp_path / "logs", environment)
+            launcher = stack.enter_context(ranks)
+            stack.callback(processes.end, launcher)
+            return launcher
 
         yield start
 
@@ -81,6 +78,23 @@ def test_one_server_serves_many_runs_and_has_no_threads(ask: Ask) -> None:
     assert leaders[0].num_threads() == 1  # else a fork might inherit a lock that nobody opens
 
 
+# Leaves a process in a session of its own, which is no child of the rank.
+LEAVE = "(setsid sleep 300 & echo $! >left); "
+
+
+@pytest.mark.parametrize(
+    ("then", "status"), [("exit 0", 0), ("exit 3", 1), ("kill -9 $PPID; sleep 300", -9)]
+)
+def test_what_a_rank_has_left_ends_with_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, status: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = Command(("/bin/sh", "-c", LEAVE + then), 1)
+    with local_ranks.local_ranks(command, tmp_path / "logs", processes.inherited()) as launcher:
+        assert launcher.wait(60) == status
+        assert not psutil.pid_exists(int(Path("left").read_text()))
+
+
 LOOKS_FOR_GPUS = """
 import sys, torch
 from importlib import import_module
@@ -118,7 +132,7 @@ def test_a_server_that_cannot_start_is_an_error_for_users(monkeypatch: pytest.Mo
 def test_ranks_have_a_temporary_directory_that_goes_with_them(tmp_path: Path) -> None:
     code = "import tempfile; print(tempfile.mkdtemp())"
     command = Command((sys.executable, "-c", code), 1)
-    with ranks.start(command, tmp_path, processes.inherited(), uuid.uuid4().hex) as launcher:
+    with ranks.start(command, tmp_path, processes.inherited()) as launcher:
         launcher.wait(60)
     (output,) = tmp_path.rglob("stdout.log")
     left = Path(output.read_text().strip())

@@ -158,9 +158,8 @@ class Watched:
         self.spec = read_record(self.files.directory).spec
         monkeypatch.delenv("DDL_SETUP_TIMEOUT", raising=False)
         monkeypatch.setattr(ranks.time, "monotonic", lambda: 10.0 * self.looks)
-        monkeypatch.setattr(ranks.time, "sleep", lambda seconds: None)
 
-    def ended(self) -> bool:
+    def ended(self, seconds: float) -> bool:
         if state := self.states.get(self.looks):
             write_atomically(self.files.progress, state)
             os.utime(self.files.progress, ns=(self.looks, self.looks))  # not the same for two

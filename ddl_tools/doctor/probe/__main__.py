@@ -3,9 +3,7 @@
 The rank writes down each step before it begins: the record then names a rank that hangs.
 """
 
-import faulthandler
 import logging
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from ddl_core.strategies import RankInfo
 from ddl_core.strategies.base import ProcessGroup
 from ddl_core.system import die_with_parent
 from ddl_tools.doctor.probe import host
-from ddl_tools.processes import allow_open_files
+from ddl_tools.processes import allow_open_files, answer_where
 from ddl_tools.rank.recorder import RunRecorder, report
 from ddl_tools.rank.trainer import check_driver, describe, identity
 from ddl_tools.records import provenance
@@ -38,7 +36,7 @@ def main(arguments: list[str]) -> int:
     """Run one rank; return the exit status."""
     die_with_parent()
     allow_open_files()  # as the ranks of a run do
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the launcher asks where a rank is
+    answer_where()
     directory = Path(arguments[0])
     try:
         Probe(directory).execute()
