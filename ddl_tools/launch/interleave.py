@@ -45,8 +45,7 @@ MARGIN = 1.25  # a run may need so many times what the largest one took so far
 SPARE_BYTES = GIB  # for everything else on the machine
 CORES_PER_RANK = 2  # of a run that gets ready: less is busy, so that none waits for another
 HERE = "this machine"  # the name of its main memory
-POLL_S = 0.02
-SHOW_EVERY_S = 0.25
+SHOW_EVERY_S = 1.0
 
 Submit = Callable[[Path], LocalJob]
 
@@ -99,10 +98,13 @@ class SlotServer:
         self._ranks: list[Connection] = []
 
     def receive(self, runs: dict[str, ActiveRun]) -> None:
-        """Wait a moment for ranks that ask; stop a run once all of its ranks have."""
-        for ready in wait([self._socket, *self._ranks], POLL_S):
+        """Wait a while for ranks that ask and runs that end; stop a run all of whose ranks ask."""
+        ends = [run.job.sentinel for run in runs.values() if not run.job.ended]
+        for ready in wait([self._socket, *self._ranks, *ends], SHOW_EVERY_S):
             if ready is self._socket:
                 self._ranks.append(Connection(self._socket.accept()[0].detach()))
+                continue
+            if ready not in self._ranks:
                 continue
             assert isinstance(ready, Connection)
             try:
@@ -212,7 +214,7 @@ class Block:
             self._where = "evaluating"
             for run in self._alive():
                 run.release(None)
-                while not (run.job.ended or run.job.state == "completed"):
+                while not run.job.ended:
                     server.receive(self._runs)
                     self._show(run)
                 self._report_end(run)

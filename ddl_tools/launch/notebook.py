@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -187,7 +188,10 @@ def cancel_all(jobs: Collection["LocalJob"]) -> None:
 
 
 class LocalJob:
-    """A run that a thread of this process drives; `record` is what is known before it begins."""
+    """A run that a thread of this process drives; `record` is what is known before it begins.
+
+    `sentinel` is ready once it ends, see `multiprocessing.connection.wait`.
+    """
 
     def __init__(self, run_dir: Path, record: RunRecord) -> None:
         self.run_dir = run_dir
@@ -195,6 +199,7 @@ class LocalJob:
         self._kernel: Any = None
         self._error: DDLError | None = None
         self._stopped = False
+        self.sentinel, self._end = Pipe(duplex=False)
         # A daemon: should this process end in spite of all, its kernel notices and ends the ranks.
         self._thread = Thread(target=self._drive, name=f"run {run_dir.name}", daemon=True)
         self._thread.start()
@@ -252,6 +257,8 @@ class LocalJob:
                     finish_run(self.run_dir, Failure.of_error(self._error))
             except Exception as unwritten:  # it has the reason too
                 self._error = self._expected(unwritten)
+        finally:
+            self._end.close()
 
     def _is_unended(self) -> bool:
         """Say whether the record lacks the end: the kernel did not start, or was killed."""

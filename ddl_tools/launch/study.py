@@ -1,11 +1,11 @@
 """Plan a study and run what is left of it here: in order, or interleaved."""
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from ddl_core.config import RunSpec
@@ -42,7 +42,7 @@ from ddl_tools.records.progress import describe, fraction, read_progress
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.study import Study
 
-POLL_S = 0.25
+SHOW_EVERY_S = 1.0
 ALMOST = 0.99
 
 
@@ -335,7 +335,7 @@ def _show_until_one_ended(jobs: Collection[LocalJob], shown: Screen, done: int) 
         # A run that evaluates or ends is still one at work.
         parts = sum(min(fraction(progress), ALMOST) for _, progress in known)
         shown.show(done + parts, *known[0])
-        time.sleep(POLL_S)
+        wait([job.sentinel for job in jobs], SHOW_EVERY_S)
 
 
 @contextmanager

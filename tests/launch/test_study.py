@@ -1,3 +1,4 @@
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ class FakeJob:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
+        self.sentinel, self.end = Pipe(duplex=False)
+        self.end.close()
 
     def wait(self, timeout: float | None = None) -> RunRecord:
         record = read_record(self.run_dir)
@@ -123,7 +126,6 @@ def test_a_study_of_accuracy_may_have_several_runs_at_work(
         most.append(len(alive))
         return alive[-1]
 
-    monkeypatch.setattr(module, "POLL_S", 0.0)
     entries = run_study(study, results(), progress=False, parallel=2, submit=submit)
     assert sorted(item.state for item in entries) == ["completed"] * 4 + ["failed"] * 2
     assert (len(most), max(most)) == (6, 2)
@@ -216,11 +218,11 @@ def test_interrupting_a_study_cancels_the_run_at_work(
         def join(self, timeout: float) -> None:
             assert self.ended
 
-    def press(seconds: float) -> None:
+    def press(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(launcher, "submit", Endless)
-    monkeypatch.setattr(module.time, "sleep", press)
+    monkeypatch.setattr(module, "wait", press)
     study = grid(classes=[5, 9])
     with pytest.raises(KeyboardInterrupt):
         launcher.run(study)
