@@ -133,7 +133,7 @@ def test_the_published_records_give_an_answer_in_numbers(path: Path, show: Show)
         (
             THROUGHPUT,
             1,
-            ["Throughput by loader, relative to ", "10.7", "19 runs: 18 completed, 1 failed"],
+            ["Throughput by strategy, relative to ", "10.7", "19 runs: 18 completed, 1 failed"],
         ),
         (LOADERS, 0, ["No run here answers this question. It needs a training, its loader alone"]),
         (TIME, 2, ["all-reduce falls in", "compute"]),

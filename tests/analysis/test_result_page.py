@@ -59,7 +59,7 @@ def test_page_of_a_study(tree: Tree, laptop: MakeRun, monkeypatch: pytest.Monkey
     assert "18 completed](../../tables/laptop.csv)" in page
     assert "on Example(R) CPU @ 2.00GHz (2 cores); code `01234567`." in page
     assert "](comparison.png)" in page
-    assert "Throughput by loader, relative to " in page
+    assert "Throughput by strategy, relative to " in page
     page = (tree.figures / "emulation" / "README.md").read_text()
     assert "Emulated, not measured on a cluster ([how](" in page
     assert "Rejected and not drawn: 1 run." in page
