@@ -25,7 +25,7 @@ def test_the_figure_of_the_walkthrough_is_drawn(
             make_run(loader=loader, repeat=repeat)
     redraw.redraw(tree, figures=tree.figures, studies=["laptop"])
     page = (tree.figures / "laptop" / "README.md").read_text()
-    assert all(text in page for text in ("Ranks wait", "native, folders", "turbo, folders"))
+    assert all(text in page for text in ("waits longest for data: ", "| native | ", "| turbo | "))
     assert (tree.figures / "laptop" / "waiting.png").exists()
 
 
