@@ -2,43 +2,72 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddl_core.errors import DataError
 
 # Within an element of its own, neither GitHub nor JupyterLab takes a sign for mathematics.
 _SIGNS = {"<": "&lt;", ">": "&gt;", **{sign: f"<span>&#{ord(sign)};</span>" for sign in "\\$"}}
-_INTERVAL = r"\[[-+\d., k]+\](?![(\[:])"  # numbers in brackets are no link
+_INTERVAL = r"\[[-+]?\d[-+\d., ek]*\](?![(\[:])"  # numbers in brackets are no link
 _MARKUP = r"[\\$*`~\[\]]|[<>](?!\d)|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])|^[#+-](?=\W|$)"
 
 
-def escape(text: object) -> str:
+class Markdown(str):
+    """A text that is Markdown already: no template escapes it, and a notebook shows it as such."""
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+def escape(text: object) -> Markdown:
     """Return `text` as one line of Markdown that shows it and holds no markup.
 
-    Bars are left to `table`.
+    Bars are left to `table`. What is `Markdown` stays as it is.
     """
-    return re.sub(
-        f"({_INTERVAL})|{_MARKUP}",
-        lambda found: found[1] or _SIGNS.get(found[0], f"\\{found[0]}"),
-        " ".join(str(text).split()),
+    if isinstance(text, Markdown):
+        return text
+    return Markdown(
+        re.sub(
+            f"({_INTERVAL})|{_MARKUP}",
+            lambda found: found[1] or _SIGNS.get(found[0], f"\\{found[0]}"),
+            " ".join(str(text).split()),
+        )
     )
 
 
-def code(text: object) -> str:
+def code(text: object) -> Markdown:
     """Return a text as code within a line of Markdown; it cannot hold backticks."""
-    return f"`{' '.join(str(text).split()).replace('`', chr(39))}`"
+    return Markdown(f"`{' '.join(str(text).split()).replace('`', chr(39))}`")
 
 
-def link(text: str, target: str) -> str:
+def link(text: str, target: str) -> Markdown:
     """Return a link; `text` is Markdown already, `target` a relative path."""
-    return f"[{text}]({quote(target, safe='/#+')})"
+    return Markdown(f"[{text}]({quote(target, safe='/#+')})")
 
 
-def table(head: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table as Markdown."""
+def table(head: Sequence[object], rows: Iterable[Iterable[object]]) -> Markdown:
+    """Return a table as Markdown; its cells are Markdown already."""
     lines = [head, ["---"] * len(head), *rows]
     cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return Markdown("\n".join(f"| {' | '.join(line)} |" for line in cells))
+
+
+def page(template: Path, **values: Any) -> str:
+    """Return the page that a template makes of `values`, each of which it escapes."""
+    environment = Environment(
+        loader=FileSystemLoader(template.parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # for web pages
+        finalize=escape,
+    )
+    return environment.get_template(template.name).render(**values)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -53,6 +53,7 @@ def test_a_text_is_shown_and_is_no_markup(text: str, page: str) -> None:
     "text",
     [
         "1.1k [0.83, 1.91k] (slower)",
+        "2.60e-05 [2.33e-05, 2.89e-05] s",
         "one_gpu",
         "E >0.8, <0.9",
         "Xeon(R) CPU @ 2.50GHz",

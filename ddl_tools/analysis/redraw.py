@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from tqdm import tqdm
@@ -145,7 +146,7 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
         for row in tables.runs[tables.runs["status"].isin((DAMAGED, UNKNOWN))].to_dict("records")
     ]
     notes = _not_drawn(tables.runs, len(former_folders(study, tree)) if study else 0)
-    sections: dict[str, str] = {}
+    sections: dict[str, Any] = {}
     findings: list[str] = []
     shown = result_page.figures_of(folder / result_page.PAGE)
     for name, question in QUESTIONS.items():

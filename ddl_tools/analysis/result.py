@@ -11,18 +11,11 @@ from ddl_tools.analysis.plot.canvas import caption_of
 from ddl_tools.analysis.question import OF_NO_RUN
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import counts, runs_table, windows_table
-from ddl_tools.markdown import code, escape
+from ddl_tools.markdown import Markdown, code, escape
 from ddl_tools.records.paths import Tree, committed, existing
 
 pd.set_option("display.max_colwidth", None)  # notebooks show whole names
 pd.set_option("display.html.use_mathjax", False)  # a name may have dollars
-
-
-class Text(str):
-    """Markdown that a notebook shows; texts of records in it are escaped (`escape`)."""
-
-    def _repr_markdown_(self) -> str:
-        return str(self)
 
 
 @dataclass(frozen=True)
@@ -38,14 +31,14 @@ class Result:
     origin: str = ""
 
     @property
-    def answer(self) -> Text:
+    def answer(self) -> Markdown:
         """At most three sentences with numbers, and the study that they are from."""
         if self.points is None:
             needs = f"No run here answers this question. It needs {QUESTIONS[self.name].needs}."
-            return Text(self.origin or needs)
+            return Markdown(self.origin or needs)
         sentences = QUESTIONS[self.name].sentences(self.points)
         items = [f"- {escape(one)}" for one in sentences]
-        return Text("\n".join([*items, "", self.origin]).strip())
+        return Markdown("\n".join([*items, "", self.origin]).strip())
 
     @property
     def parts(self) -> list[object]:
@@ -59,7 +52,7 @@ class Result:
         caption = caption_of(figure) if figure else captions.undrawn(self.points)
         table = QUESTIONS[self.name].table(self.points)
         shown = [figure] if figure else []
-        return [*shown, Text(f"*{escape(caption)}*"), table.set_index(table.columns[0])]
+        return [*shown, Markdown(f"*{escape(caption)}*"), table.set_index(table.columns[0])]
 
 
 def tree_of(results: str) -> Tree:

@@ -5,8 +5,9 @@ It is a README.md, which code-hosting sites show with the folder. An index leads
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -21,23 +22,14 @@ from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.question import MOST_ROWS, Tables
 from ddl_tools.analysis.ratios import unconfirmed
 from ddl_tools.analysis.tables import WITHDRAWN, counts, is_emulated, whole
-from ddl_tools.markdown import code, escape
+from ddl_tools.markdown import Markdown, code, escape
 from ddl_tools.names import common, phrase, plural
 from ddl_tools.records.paths import PROJECT, Tree
 
 PAGE = "README.md"
-_MARK = "<!-- written by `ddl figures` from records, not by hand -->"
+_MARK = Markdown("<!-- written by `ddl figures` from records, not by hand -->")
 _FILES = re.compile(r"^Files: \[CSV\]\((\w+)\.csv\)", re.M)
-_INDEX = """\
-# Results
-
-{mark}
-
-Every study with its question and its findings. Each page has the answers, the figures, their
-captions and tables. The numbers are in the CSV file of each figure.
-
-{entries}
-"""
+_STUDY, _INDEX = (Path(__file__).with_name(f"{name}.md.j2") for name in ("study", "index"))
 
 
 def section(
@@ -46,8 +38,8 @@ def section(
     figure: Figure | None,
     folder: Path,
     notes: Sequence[str] = (),
-) -> str:
-    """Return the answer to a question with its figure; the files are in `folder`.
+) -> dict[str, Any]:
+    """Return what the page of a study says of a question; the files are in `folder`.
 
     Where no figure is drawn, a line has what its caption would: origin and `notes`.
     """
@@ -55,36 +47,27 @@ def section(
     table, rest = question.table(points), len(question.rows(points)) - MOST_ROWS
     kinds = ["csv", "svg", "pdf"] if figure else ["csv"]
     notebook = PROJECT / "notebooks" / f"{question.notebook}.ipynb"
-    caption = escape(" ".join([captions.undrawn(points), *notes]).strip())
-    parts = [
-        f"## {question.asks}",
-        "\n".join(f"- {escape(sentence)}" for sentence in question.sentences(points)),
-        *(_drawn(name, figure) if figure else [caption]),
-        markdown.table(
+    again = PROJECT / "docs" / "results" / "reproducibility.md#second-measurements"
+    second = confirmation(points)
+    return {
+        "name": name,
+        "asks": question.asks,
+        "sentences": question.sentences(points),
+        "drawn": title_of(figure) if figure else "",
+        "caption": caption_of(figure)
+        if figure
+        else " ".join([captions.undrawn(points), *notes]).strip(),
+        "table": markdown.table(
             [escape(head) for head in table],
             ([escape(cell) for cell in row] for row in table.itertuples(index=False)),
         ),
-        *([f"Left out: {plural(rest, 'row')}; the CSV file has all values."] if rest > 0 else []),
-        *_second(points, folder),
-        f"Files: {', '.join(f'[{kind.upper()}]({name}.{kind})' for kind in kinds)}. "
-        f"How to read it: {link('notebook', notebook, folder)}.",
-    ]
-    return "\n\n".join(filter(None, parts))
-
-
-def _drawn(name: str, figure: Figure) -> list[str]:
-    """Return the picture of a figure and its caption."""
-    return [f"![{escape(title_of(figure))}]({name}.png)", f"*{escape(caption_of(figure))}*"]
-
-
-def _second(points: pd.DataFrame, folder: Path) -> list[str]:
-    """Return a note on what a second measurement confirms, if there is one."""
-    found = confirmation(points)
-    if found is None:
-        return []
-    page = PROJECT / "docs" / "results" / "reproducibility.md#second-measurements"
-    counts = f"> **Note** {link('Measured again', page, folder)}: {found.sentence}."
-    return ["\n".join([counts, *(f"> - {escape(text)}" for text in unconfirmed(points))])]
+        "rest": plural(rest, "row") if rest > 0 else "",
+        "second": second,
+        "measured_again": link("Measured again", again, folder),
+        "unconfirmed": unconfirmed(points) if second else [],
+        "files": Markdown(", ".join(markdown.link(one.upper(), f"{name}.{one}") for one in kinds)),
+        "notebook": link("notebook", notebook, folder),
+    }
 
 
 def confirmed(points: pd.DataFrame) -> list[str]:
@@ -98,19 +81,21 @@ def confirmed(points: pd.DataFrame) -> list[str]:
     ]
 
 
-def page(title: str, about: str, sections: Iterable[str]) -> str:
-    """Return the page of a folder of figures from its title and the Markdown of its parts."""
-    return "\n\n".join([f"# {escape(title)}", _MARK, about, *sections]) + "\n"
+def page(title: str, about: Markdown, sections: Iterable[Mapping[str, Any]]) -> str:
+    """Return the page of a folder of figures: its title, what it shows, and its sections."""
+    return markdown.page(_STUDY, mark=_MARK, title=title, about=about, sections=sections)
 
 
 def index(entries: Iterable[tuple[str, str, Sequence[str]]]) -> str:
     """Return the index of pages from the folder, question and findings of each."""
-    texts = [
-        f"- {markdown.link(escape(title), f'{name}/{PAGE}')}: "
-        + " ".join(escape(one.rstrip(".") + ".") for one in found)
+    shown = [
+        {
+            "link": markdown.link(escape(title), f"{name}/{PAGE}"),
+            "findings": [one.rstrip(".") + "." for one in found],
+        }
         for name, title, found in entries
     ]
-    return _INDEX.format(mark=_MARK, entries="\n".join(texts))
+    return markdown.page(_INDEX, mark=_MARK, entries=shown)
 
 
 def may_write(page: Path) -> bool:
@@ -137,7 +122,7 @@ def _text(page: Path) -> str:
     return text if _MARK in text else ""
 
 
-def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str]:
+def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, Markdown]:
     """Return the title of a page, and how many runs it shows, where and by which code.
 
     `study` is empty for what only the paper states.
@@ -146,7 +131,7 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
         page = PROJECT / "docs" / "results" / "statements.md"
         text = "These figures show what the paper states and what follows from it. The "
         text += f"{link('list of statements', page, folder)} compares it with the runs."
-        return "Numbers of the paper and advice", text
+        return "Numbers of the paper and advice", Markdown(text)
     runs = tables.runs
     table = link(counts(runs), tree.tables / f"{study}.csv", folder)
     made = f"Study {code(study)}, {table}, on {machines(runs)}; code {commits(runs)}."
@@ -156,7 +141,7 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, str
     remarks = map(escape, notes(tree, study))
     facts = [*_read_again(runs), *_own_order(runs), *_withdrawn(runs), *_emulated(runs, folder)]
     texts = [made, about, *facts, *remarks, ends]
-    return title, " ".join(filter(None, texts))
+    return title, Markdown(" ".join(filter(None, texts)))
 
 
 def shared_settings(runs: pd.DataFrame) -> str:
@@ -234,6 +219,6 @@ def notes(tree: Tree, study: str) -> list[str]:
     return list(table.loc[table["study"] == study, "note"])
 
 
-def link(text: str, target: Path, folder: Path) -> str:
+def link(text: str, target: Path, folder: Path) -> Markdown:
     """Return a link from a page in `folder`; `text` is Markdown."""
     return markdown.link(text, Path(os.path.relpath(target, folder)).as_posix())
