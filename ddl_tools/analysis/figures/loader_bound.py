@@ -172,17 +172,13 @@ def draw(points: pd.DataFrame) -> Figure:
 
 
 def _finding(points: pd.DataFrame) -> str:
-    """Return how many configurations are limited by what."""
-    limits = points.loc[points["ratio"].notna(), "limit"]
-    if limits.empty:
+    """Return how far below its bound the farthest configuration trains, and what limits it."""
+    known = points[points["ratio"].notna()]
+    if known.empty:
         return "No configuration was measured beside both of its halves"
-    of = f"{len(limits)} configurations" if len(limits) > 1 else "the only configuration"
-    if limits.nunique() == 1:
-        word = limits.iloc[0]
-        unknown = word == estimates.INCONCLUSIVE
-        return f"The limit of {of} is {word}" if unknown else f"Limit of {of}: {word}"
-    texts = [f"{limit} ({number})" for limit, number in limits.value_counts().items()]
-    return f"Limit of {of}: {', '.join(texts)}"
+    least = named(known).sort_values("ratio", kind="stable").iloc[0]
+    ratio = Estimate.of(least, "ratio")
+    return f"{least['label']} reaches {ratio:.2f} of its bound; limit: {least['limit']}"
 
 
 def _cells(row: pd.Series) -> list[str]:

@@ -123,7 +123,7 @@ def test_what_has_no_bound_is_not_drawn(tree: Tree, make_run: MakeRun) -> None:
     assert rows(figure) == ["single process, DALI (CPU), TFRecord, 1 rank"]
     said = words(figure)
     assert "0.75 [0.73, 0.77]" in said
-    assert "Limit of the only configuration: both (same cores)" in said
+    assert "of its bound; limit: both (same cores)" in said
     assert "Without both halves, not drawn (CSV): 1." in said
     assert figure.axes[0].get_xlim()[1] > 200
 
