@@ -164,18 +164,18 @@ def ends_of_children() -> Iterator[socket.socket]:
     For the main thread. Sentinels of `multiprocessing` would not do: a process inherits those of
     its parent, and outlives it.
     """
-    told, tells = socket.socketpair()
-    told.setblocking(False)
-    tells.setblocking(False)
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
     before = signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    other = signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
+    other = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
-        yield told
+        yield reader
     finally:
         signal.set_wakeup_fd(other)
         signal.signal(signal.SIGCHLD, before)
-        told.close()
-        tells.close()
+        reader.close()
+        writer.close()
 
 
 def oom_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
