@@ -19,8 +19,7 @@ from benchmarks.interleaved import CLOCKS, RESULTS, estimate_of, interval, judge
 from ddl_tools.analysis.estimates import middle
 from ddl_tools.analysis.figures import advice as figure_of_advice
 from ddl_tools.estimate import Estimate
-from ddl_tools.markdown import table
-from ddl_tools.markdown import written as blocks_written
+from ddl_tools.markdown import Blocks, table
 from ddl_tools.recommend.plan import Verdict
 from ddl_tools.records.paths import FIGURES
 from ddl_tools.scaling import amdahl, paper
@@ -395,7 +394,7 @@ def memory() -> str:
     return table(head, rows)
 
 
-BLOCKS: dict[str, Callable[[], str]] = {
+TEXTS: dict[str, Callable[[], str]] = {
     "ratios": ratios,
     "loaders": loaders,
     "stages": stages,
@@ -413,7 +412,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "worlds": worlds,
     "choices": choices,
 }
-TEXTS = (
+PAGES = (
     "README.md",
     "benchmarks/README.md",
     "docs/reference/loaders.md",
@@ -423,19 +422,7 @@ TEXTS = (
     "docs/explanation/statistics.md",
     "docs/explanation/emulation.md",
 )
-
-
-def written(text: str) -> str:
-    """Return a text with all that stands between marks put there anew."""
-    return blocks_written(text, "results", lambda name: BLOCKS[name]())
-
-
-def main() -> None:
-    """Write all texts."""
-    for name in TEXTS:
-        path = PROJECT / name
-        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
-
+BLOCKS = Blocks("results", [PROJECT / name for name in PAGES], lambda name: TEXTS[name]())
 
 if __name__ == "__main__":
-    main()
+    BLOCKS.write()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -9,6 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddl_core.errors import DataError
+from ddl_core.files import replacing
 
 # Within an element of its own, neither GitHub nor JupyterLab takes a sign for mathematics.
 _SIGNS = {"<": "&lt;", ">": "&gt;", **{sign: f"<span>&#{ord(sign)};</span>" for sign in "\\$"}}
@@ -79,13 +81,41 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def written(text: str, kind: str, block: Callable[[str], str]) -> str:
-    """Return a page with each ``<!-- kind: name -->`` followed by ``block(name)``, then its end.
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks that a program writes into pages: ``<!-- kind: name -->``, its text, an end mark.
 
-    `DataError` if the page has no such block, or one without its ``<!-- end -->``.
+    `text` returns that of a block by its name.
     """
-    pattern = rf"(<!-- {kind}: (\w+) -->\n).*?(<!-- end -->)"
-    new, count = re.subn(pattern, lambda m: f"{m[1]}{block(m[2])}\n{m[3]}", text, flags=re.S)
-    if not count or count != text.count(f"<!-- {kind}: "):
-        raise DataError(f"a page needs each `<!-- {kind}: NAME -->` with its own `<!-- end -->`")
-    return new
+
+    kind: str
+    pages: Sequence[Path]
+    text: Callable[[str], str]
+
+    def written(self, page: str) -> str:
+        """Return a page with the text of each block put there anew.
+
+        `DataError` if the page has no block of this kind, or one without its ``<!-- end -->``.
+        """
+        pattern = rf"(<!-- {self.kind}: (\w+) -->\n).*?(<!-- end -->)"
+        new, count = re.subn(
+            pattern, lambda found: f"{found[1]}{self.text(found[2])}\n{found[3]}", page, flags=re.S
+        )
+        if not count or count != page.count(f"<!-- {self.kind}: "):
+            raise DataError(
+                f"each `<!-- {self.kind}: NAME -->` needs its own `<!-- end -->`, and a page one"
+            )
+        return new
+
+    def write(self) -> None:
+        """Write the blocks of all pages; `DataError` if a page cannot be read or written."""
+        for page in self.pages:
+            try:
+                text = self.written(page.read_text(encoding="utf-8"))
+                with replacing(page) as file:
+                    file.write(text.encode())
+            except (OSError, UnicodeDecodeError, DataError) as error:
+                raise DataError(
+                    f"cannot write {self.kind} into {page}: {error}; it belongs to the "
+                    "repository, restore it with `git checkout`"
+                ) from None

@@ -23,13 +23,6 @@ def test_no_stored_result_comes_from_a_dirty_tree(path) -> None:
     assert json.loads(path.read_text())["provenance"]["git_dirty"] is False
 
 
-@pytest.mark.parametrize("name", report.TEXTS)
-def test_texts_quote_the_stored_results(name: str) -> None:
-    text = (report.PROJECT / name).read_text()
-    assert "<!-- results: " in text
-    assert report.written(text) == text, "run: python -m benchmarks.report"
-
-
 def test_the_table_of_options_has_the_numbers_of_the_command(tmp_path: Path) -> None:
     found = advise(EXAMPLE, Tree(tmp_path)).options
     lines = report.advice().splitlines()
@@ -84,8 +77,8 @@ def test_a_dirty_tree_stores_nothing(monkeypatch, tmp_path, capsys) -> None:
 
 
 def test_all_blocks_are_used_and_known() -> None:
-    text = "".join((report.PROJECT / name).read_text() for name in report.TEXTS)
-    assert set(re.findall(r"<!-- results: (\w+) -->", text)) == set(report.BLOCKS)
+    text = "".join(page.read_text() for page in report.BLOCKS.pages)
+    assert set(re.findall(r"<!-- results: (\w+) -->", text)) == {*report.TEXTS}
 
 
 class Batches(list):

@@ -1,9 +1,16 @@
 """Markdown that programs write: tables, and blocks of a page."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from benchmarks import report
 from ddl_core.errors import DataError
 from ddl_tools import markdown
+from ddl_tools.analysis.pages import blocks
+from ddl_tools.cli import reference
+from ddl_tools.records.paths import committed
 from tests.analysis.hostile import EVIL, alive, formulas, rendered, shown
 
 PAGE = (
@@ -11,17 +18,40 @@ PAGE = (
 )
 
 
-def test_only_what_is_between_the_marks_is_written() -> None:
-    text = PAGE
+WRITERS = [
+    pytest.param(lambda: reference.BLOCKS, "make reference", id="reference"),
+    pytest.param(lambda: report.BLOCKS, "python -m benchmarks.report", id="benchmarks"),
+    pytest.param(lambda: blocks(committed()), "ddl figures", id="figures", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("writer", "command"), WRITERS)
+def test_the_pages_of_the_project_are_up_to_date(
+    writer: Callable[[], markdown.Blocks], command: str
+) -> None:
+    found = writer()
+    for page in found.pages:
+        text = page.read_text(encoding="utf-8")
+        assert found.written(text) == text, f"{page} is old: run {command}"
+
+
+def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
     for _ in range(2):
-        text = markdown.written(text, "code", str.upper)
-        assert text == PAGE.replace("old\nlines", "ONE").replace("two -->", "two -->\nTWO")
+        markdown.Blocks("code", [page], str.upper).write()
+        new = PAGE.replace("old\nlines", "ONE").replace("two -->", "two -->\nTWO")
+        assert page.read_text() == new
 
 
-@pytest.mark.parametrize("text", ["", "<!-- end -->", PAGE.replace("<!-- end -->", "", 1)])
-def test_a_block_needs_both_marks(text: str) -> None:
-    with pytest.raises(DataError, match="end"):
-        markdown.written(text, "code", str.upper)
+@pytest.mark.parametrize("text", ["", "<!-- end -->", PAGE.replace("<!-- end -->", "", 1), None])
+def test_a_page_without_both_marks_stays_and_is_named(tmp_path: Path, text: str | None) -> None:
+    page = tmp_path / "page.md"
+    if text is not None:
+        page.write_text(text)
+    with pytest.raises(DataError, match=r"page\.md: .*git checkout"):
+        markdown.Blocks("code", [page], str.upper).write()
+    assert text is None or page.read_text() == text
 
 
 def test_a_cell_may_hold_a_bar() -> None:

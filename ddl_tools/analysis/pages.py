@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ddl_core.errors import DataError, RecordError
+from ddl_core.errors import RecordError
 from ddl_core.registry import title
 from ddl_tools import markdown
 from ddl_tools.analysis import estimates, ratios
@@ -34,23 +34,17 @@ from ddl_tools.records.paths import (
     repeated,
 )
 from ddl_tools.records.run import RunRecord, read_record
-from ddl_tools.records.storage import write_atomically
 from ddl_tools.scaling import emulated
 from ddl_tools.study import Study
 
 EXCEPTIONS = 9  # to a statement, named one by one
-WRITER = "ddl figures"  # kind of the blocks
 HEADLINE = "laptop"  # the study whose figure the README begins with
-PAGES = {
-    "results": README,
-    "ratios": RESULT_PAGES / "ratios.md",
-    "statements": RESULT_PAGES / "statements.md",
-    "related": RESULT_PAGES / "related-papers.md",
-    "hardware": RESULT_PAGES / "reproducibility.md",
-    "confirmation": RESULT_PAGES / "reproducibility.md",
-    "table_2": RESULT_PAGES / "paper.md",
-    "weights": PROJECT / "docs" / "explanation" / "fairness.md",
-}
+PAGES = (
+    README,
+    *(RESULT_PAGES / f"{one}.md" for one in ("ratios", "statements", "related-papers")),
+    *(RESULT_PAGES / f"{one}.md" for one in ("reproducibility", "paper")),
+    PROJECT / "docs" / "explanation" / "fairness.md",
+)
 Row = tuple[str, str, str, str]
 # Of the README's table: question, study, figure, and which sentences of its answer.
 _ROWS = (
@@ -64,8 +58,13 @@ _ROWS = (
 )
 
 
+def blocks(tree: Tree) -> markdown.Blocks:
+    """Return the blocks of `PAGES`, from records and the figures drawn from them."""
+    return markdown.Blocks("ddl figures", PAGES, texts(tree).__getitem__)
+
+
 def texts(tree: Tree) -> dict[str, str]:
-    """Return the text of each block of `PAGES`, from records and the figures drawn from them."""
+    """Return the text of each block of `PAGES` by its name."""
     lines = ratios.sentences(_points(tree, HEADLINE)) or [
         "no configurations have been interleaved yet"
     ]
@@ -83,23 +82,6 @@ def texts(tree: Tree) -> dict[str, str]:
         "confirmation": confirmations(tree),
         "weights": weights(tree),
     }
-
-
-def write(tree: Tree) -> None:
-    """Write each block into its page.
-
-    `DataError` if a page cannot be read, or lacks the marks of its block.
-    """
-    new = texts(tree)
-    for page in dict.fromkeys(PAGES.values()):
-        try:
-            text = page.read_text(encoding="utf-8")
-            write_atomically(page, markdown.written(text, WRITER, new.__getitem__))
-        except (OSError, DataError) as error:
-            raise DataError(
-                f"cannot write the results into {page}: {error}; it belongs to the repository, "
-                "restore it with `git checkout`"
-            ) from None
 
 
 def statements(table: pd.DataFrame) -> str:

@@ -23,7 +23,6 @@ from ddl_tools.records.profiling import ProfileRecord, RankProfile, Shares
 
 FOLDER = PROJECT / "docs" / "reference"
 NAMES = ("cli", "cli-data", "cli-study", "run-fields", "records", "failures")
-PAGES = tuple(FOLDER / f"{name}.md" for name in NAMES)
 MODELS: tuple[type[BaseModel], ...] = (
     run.RunRecord,
     run.Attempt,
@@ -42,11 +41,6 @@ FIELD_OPTIONS = (
     "`--FIELD VALUE`",
     "An option for each [run field](run-fields.md): `--local-batch-size` for `local_batch_size`.",
 )
-
-
-def written(page: str) -> str:
-    """Return the text of a page with all blocks between its marks written anew."""
-    return markdown.written(page, "code", block)
 
 
 def block(name: str) -> str:
@@ -106,6 +100,7 @@ def _options(context: click.Context) -> Iterator[tuple[str, str]]:
         yield FIELD_OPTIONS
 
 
+BLOCKS = markdown.Blocks("code", [FOLDER / f"{name}.md" for name in NAMES], block)
+
 if __name__ == "__main__":
-    for path in PAGES:
-        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+    BLOCKS.write()

@@ -147,7 +147,7 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
     if done.damaged:
         raise RecordError("\n".join([f"{len(done.damaged)} records in no figure:", *done.damaged]))
     if root is None and not studies:
-        pages.write(tree)
+        pages.blocks(tree).write()
 
 
 @click.command()

@@ -1,29 +1,13 @@
 """Generated blocks of pages: what the committed records give."""
 
 import re
-import shutil
 from pathlib import Path
 
-import pytest
-
-from ddl_core.errors import DataError
 from ddl_tools.analysis import pages
 from ddl_tools.analysis.paper import AACH, read_paper
-from ddl_tools.records.paths import README, Tree, committed
+from ddl_tools.records.paths import README, Tree
 from ddl_tools.records.run import read_record, write_record
 from tests.analysis.conftest import GPU, MakeRun
-
-
-@pytest.mark.slow
-def test_blocks_are_those_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    published = pages.PAGES
-    copies = {name: tmp_path / page.name for name, page in published.items()}
-    for name, page in published.items():
-        shutil.copy(page, copies[name])
-    monkeypatch.setattr(pages, "PAGES", copies)
-    pages.write(committed())
-    for name, page in published.items():
-        assert copies[name].read_text() == page.read_text(), "run: ddl figures"
 
 
 def test_the_table_of_results_answers_each_question_with_a_number() -> None:
@@ -69,17 +53,6 @@ def test_there_is_a_line_for_each_statement(tmp_path: Path) -> None:
         start = f"\n| {name} | " if paper == AACH else f"\n| {paper} | {name} | "
         assert start in texts["statements" if paper == AACH else "related"]
     assert texts["statements"].startswith("0 of 63 statements are asked here")
-
-
-def test_without_marks_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "README.md"
-    monkeypatch.setattr(pages, "PAGES", {"results": path})
-    for text in (None, "", "<!-- ddl figures: results -->", "<!-- end -->"):
-        if text is not None:
-            path.write_text(text)
-        with pytest.raises(DataError, match=r"README\.md"):
-            pages.write(Tree(tmp_path))
-        assert text is None or path.read_text() == text
 
 
 def test_a_commit_that_looks_like_a_number_stays_a_text(tmp_path: Path) -> None:

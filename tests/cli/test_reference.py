@@ -15,12 +15,6 @@ from ddl_tools.records.provenance import host, provenance
 from tests.cli.bad_inputs import Words, commands
 
 
-@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.stem)
-def test_a_page_is_up_to_date(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert reference.written(text) == text, "run `make reference`"
-
-
 @pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)
 def test_each_option_that_a_user_can_type_is_explained(path: Words) -> None:
     text = "".join(map(page, ("cli", "cli-data", "cli-study")))
