@@ -9,7 +9,8 @@ files; a test compares. Run it after a benchmark.
 import json
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from benchmarks.interleaved import CLOCKS, RESULTS, estimate_of, interval, judge
 from ddl_tools.analysis.estimates import middle
 from ddl_tools.analysis.figures import advice as figure_of_advice
 from ddl_tools.estimate import Estimate
-from ddl_tools.markdown import Blocks, table
+from ddl_tools.markdown import Blocks, Markdown, page, table
 from ddl_tools.recommend.plan import Verdict
 from ddl_tools.records.paths import FIGURES
 from ddl_tools.scaling import amdahl, paper
@@ -95,75 +96,31 @@ def stages() -> str:
 
 def others() -> str:
     """Return what is measured without being compared."""
-    lines = []
-    if found := result("coverage"):
-        lines += covered(found)
-    if found := result("recommend_worlds"):
-        lines.append(f"`recommend_worlds`: {in_short(found)}")
-    if result("recommend_choice"):
-        lines.append(f"`recommend_choice`: {choices()}")
-    if found := result("figures_10k"):
-        for case in found["cases_s"]:
-            lines.append(
-                f"`figures_10k`: {case['figures']} figures of {case['studies_drawn']} studies "
-                f"of 50 with {case['runs']:,} runs of {case['epochs_per_run']} epochs take "
-                f"{shown(case['wall'])} s by wall, {shown(case['cpu'])} s by CPU (n = {case['n']})."
-            )
-    if found := result("launch_cost"):
-        for ranks, runs in found["runs_s"].items():
-            lines.append(
-                f"`launch_cost`: a run of a study with {ranks} rank(s) takes "
-                f"{shown(besides_training(runs))} s besides training, by wall (n = {len(runs)})."
-            )
-    if found := result("loader_memory"):
-        lines.append(
-            f"`loader_memory`: 1.28 million file names take {megabytes(found['list_bytes'])}; "
-            f"{found['workers']} loader processes that read them add "
-            f"{megabytes(found['packed_growth_bytes'])} together, a list of Python tuples "
-            f"{megabytes(found['python_list_growth_bytes'])}."
-        )
-    if found := result("scaling"):
-        lines.append(
-            f"`scaling`: the closed form takes at most {most(found['curve_s'])} for "
-            f"{found['sizes']} sizes to a million ranks (target: 1 s)."
-        )
-    if found := result("slurm_faults"):
-        lines.append(
-            f"`slurm_faults`: {found['faults_injected']} faults in {found['wall_s'] / 60:.0f} "
-            f"minutes over {found['runs']} runs that took {sum(found['attempts'].values())} "
-            f"starts: {found['runs_completed']} completed, {len(found['violations'])} rules broken "
-            "(a finished record changed, an epoch lost or doubled, frameworks that disagree)."
-        )
-    if found := result("faults"):
-        kinds = ", ".join(f"{number} {kind}" for kind, number in found["by_kind"].items())
-        counts = ", ".join(f"{what} {number}" for what, number in found["found"].items())
-        lines.append(
-            f"`faults`: {found['faults_injected']} faults ({kinds}) in {found['wall_s'] / 60:.0f} "
-            f"minutes, {found['runs_completed']} runs completed all the same; clear errors "
-            f"{found['clear_errors']}, {counts}."
-        )
-    if found := result("bad_inputs"):
-        lines.append(mistakes(found))
-    missing = [name for name in OTHERS if result(name) is None]
-    lines += [f"`{name}`: {NOT_YET.lower()}" for name in missing]
-    return "\n".join(f"- {line}" for line in lines)
+    found = {name: result(name) for name in OTHERS}
+    return page(
+        Path(__file__).with_name("others.md.j2"),
+        **found,
+        missing=[name for name in OTHERS if found[name] is None],
+        in_short=Markdown(in_short(found["recommend_worlds"] or {})),
+        choices=Markdown(choices()),
+        designs=designs,
+        percents=lambda cells, name: percents(one[name] for one in cells),
+        shown=shown,
+        besides_training=besides_training,
+        megabytes=megabytes,
+        most=most,
+        minutes=lambda one: f"{one['wall_s'] / 60:.0f}",
+        counted=lambda counts, form: ", ".join(form.format(*one) for one in counts.items()),
+    ).rstrip()
 
 
-def covered(found: dict[str, Any]) -> list[str]:
-    """Return coverage of intervals by simulation, and false differences of equal configurations."""
-    designs: dict[str, list[dict[str, Any]]] = {}
-    for cell in found["over_starts"]:
-        name = f"over {cell['starts']} starts of {cell['rounds']} rounds"
-        designs.setdefault(name, []).append(cell)
-    designs[f"over the windows of one start of {found['one_start'][0]['rounds']} rounds"] = found[
-        "one_start"
-    ]
-    return [
-        f"`coverage`: 95 % intervals {name} cover {percents(one['covered'] for one in cells)} "
-        f"(half-width {percents(one['half_width'] for one in cells)}); of equal configurations "
-        f"{percents(one['false_words'] for one in cells)} are called faster or slower."
-        for name, cells in designs.items()
-    ]
+def designs(found: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield each design of which the coverage of intervals was simulated, with its cells."""
+    cells = groupby(found["over_starts"], lambda one: (one["starts"], one["rounds"]))
+    for (starts, rounds), own in cells:
+        yield f"over {starts} starts of {rounds} rounds", list(own)
+    own = found["one_start"]
+    yield f"over the windows of one start of {own[0]['rounds']} rounds", own
 
 
 def worlds() -> str:
@@ -198,6 +155,8 @@ def worlds() -> str:
 
 def in_short(found: dict[str, Any]) -> str:
     """Return the range over worlds of what simulated searches reach."""
+    if not found:
+        return ""
     good, old = (percents(one["good"]["share"] for one in found[kind].values())
                  for kind in ("new", "old"))  # fmt: skip
     wrong = percents(one["wrongly_proven"]["share"] for one in found["new"].values())
@@ -224,18 +183,6 @@ def choices() -> str:
     return (
         f"{len(found['searches'])} searches of {found['minutes']:g} minutes answered: {answers}. "
         f"Configurations in which two searches contradict each other: {doubts}."
-    )
-
-
-def mistakes(found: dict[str, Any]) -> str:
-    """Return what became of bad inputs."""
-    parts = []
-    for where, some in found["outcomes"].items():
-        counts = ", ".join(f"{number:,} x {name}" for name, number in some.items())
-        parts.append(f"{where.replace('_', ' ')}: {counts}")
-    return (
-        f"`bad_inputs`: {found['inputs']:,} different mistakes in {found['commands']} commands; "
-        f"{'; '.join(parts)}."
     )
 
 
