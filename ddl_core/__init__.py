@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ddl_core.loop import EpochResult as EpochResult
     from ddl_core.trainer import Trainer as Trainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported when first used: a launcher needs no torch.
 _HOMES = {
