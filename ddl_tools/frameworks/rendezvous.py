@@ -7,11 +7,21 @@ for every framework alike and exact in float64; gradients go by the framework's 
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import (
+    Client,
+    Connection,
+    answer_challenge,
+    deliver_challenge,
+)
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -25,6 +35,7 @@ from ddl_tools.processes import KEY
 LOCAL = "127.0.0.1"
 PATIENCE_S = 600.0  # as for collectives of torch: the first waits for the slowest list of images
 REDUCTIONS: dict[Reduction, Callable[..., Any]] = {"sum": np.sum, "min": np.min, "max": np.max}
+GREETING_S = 10  # for the key of who connects: a scanner of ports sends none
 ADDRESS = "address"
 
 
@@ -58,26 +69,56 @@ class ControlGroup:
             self._others = self._listen(folder) if self.rank == 0 else [self._call(folder)]
 
     def _listen(self, folder: Path) -> list[Connection]:
+        """Return the connections of all other ranks, in their order.
+
+        Who connects without the key of the run, or stays silent, is left alone and delays nobody.
+        """
         others: dict[int, Connection] = {}
-        with Listener((self.host, 0), backlog=self.world_size, authkey=self._key) as listener:
-            # How long `accept` may take is nobody's parameter.
-            listener._listener._socket.settimeout(PATIENCE_S)  # type: ignore[attr-defined]
+        arrived: SimpleQueue[tuple[int, Connection]] = SimpleQueue()
+        until = time.monotonic() + PATIENCE_S
+        with socket.create_server((self.host, 0), backlog=self.world_size) as server:
             part = folder / f".{ADDRESS}"
-            address = "{}:{}".format(*listener.address)
+            address = "{}:{}".format(*server.getsockname())
             part.write_text(address)
             part.rename(folder / ADDRESS)
-            while len(others) + 1 < self.world_size:
-                try:
-                    other = listener.accept()
-                except TimeoutError:
-                    missing = sorted({*range(1, self.world_size)} - {*others})
-                    some = ", ".join(map(str, missing[:8]))
-                    raise LaunchError(
-                        f"ranks {some} did not come to rank 0 at {address} "
-                        f"within {PATIENCE_S:.0f} s; their own logs say why"
-                    ) from None
-                others[int(other.recv_bytes())] = other
+            door = Thread(target=self._admit, args=(server, arrived), daemon=True)
+            door.start()
+            try:
+                while len(others) + 1 < self.world_size:
+                    rank, other = arrived.get(timeout=max(0, until - time.monotonic()))
+                    others[rank] = other
+            except Empty:
+                missing = sorted({*range(1, self.world_size)} - {*others})
+                some = ", ".join(map(str, missing[:8]))
+                raise LaunchError(
+                    f"ranks {some} did not come to rank 0 at {address} "
+                    f"within {PATIENCE_S:.0f} s; their own logs say why"
+                ) from None
+            finally:
+                server.shutdown(socket.SHUT_RDWR)  # ends `accept`
+                door.join()
         return [others[rank] for rank in range(1, self.world_size)]
+
+    def _admit(self, server: socket.socket, arrived: "SimpleQueue[tuple[int, Connection]]") -> None:
+        """Greet each that connects in a thread of its own, until the server is shut down."""
+        while True:
+            try:
+                own, _ = server.accept()
+            except OSError:
+                return
+            Thread(target=self._greet, args=(own, arrived), daemon=True).start()
+
+    def _greet(self, own: socket.socket, arrived: "SimpleQueue[tuple[int, Connection]]") -> None:
+        """Pass on a connection whose other end has the key and a rank; close any other."""
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", GREETING_S, 0))
+        with own, suppress(OSError, EOFError, ValueError, AuthenticationError):
+            other = Connection(os.dup(own.fileno()))
+            deliver_challenge(other, self._key)
+            answer_challenge(other, self._key)
+            rank = int(other.recv_bytes(16))
+            if 0 < rank < self.world_size:
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+                arrived.put((rank, other))
 
     def _call(self, folder: Path) -> Connection:
         until, address = time.monotonic() + PATIENCE_S, folder / ADDRESS

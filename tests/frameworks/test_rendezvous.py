@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,30 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     )
     first, _ = answers(tmp_path, code, ranks=2)
     assert re.match(r"ranks (1, )?2 did not come to rank 0 at 127\.0\.0\.1:\d+ within 8 s", first)
+
+
+@pytest.mark.multiprocess
+def test_strangers_who_connect_are_left_alone(tmp_path: Path) -> None:
+    """Silent, with a wrong word, gone at once, and with another key: as scanners of ports do."""
+    code = (
+        "import multiprocessing, os, socket, time\n"
+        "from multiprocessing.connection import Client\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    place = Path(sys.argv[1]) / 'address'\n"
+        "    while not place.exists():\n        time.sleep(0.01)\n"
+        "    host, port = place.read_text().rsplit(':', 1)\n"
+        "    address = host, int(port)\n"
+        "    kept = [socket.create_connection(address) for _ in range(20)]\n"
+        "    kept[0].sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')\n"
+        "    kept[1].close()\n"
+        "    try:\n        Client(address, authkey=b'another')\n"
+        "    except multiprocessing.AuthenticationError:\n        print('refused')\n"
+        + MEET
+        + "print(int(group.reduce(group.rank)))\n"
+    )
+    begun = time.monotonic()
+    assert answers(tmp_path, code) == ["3\n", "refused\n3\n", "3\n"]
+    assert time.monotonic() - begun < 60
 
 
 def test_without_rank_0_the_others_say_so(tmp_path, monkeypatch) -> None:
