@@ -19,7 +19,7 @@ from PIL import Image
 
 from benchmarks.interleaved import interleave, ratio, say, seconds, stored
 from ddl_core.config import RunSpec
-from ddl_core.loaders.base import FileLoader
+from ddl_core.loaders.base import Loader
 from ddl_core.loaders.memory import Memory
 from ddl_core.loaders.turbo import Turbo, TurboSamples
 from ddl_tools.datasets.bench import exhaust
@@ -74,7 +74,7 @@ def write_images(root: Path) -> None:
         Image.fromarray(pixels).save(folder / f"{number}.png")
 
 
-def loader(kind: type[FileLoader], root: Path, size: int) -> FileLoader:
+def loader(kind: type[Loader], root: Path, size: int) -> Loader:
     """Return a loader of one rank in this process."""
     spec = RunSpec(
         loader="memory",
@@ -89,7 +89,7 @@ def loader(kind: type[FileLoader], root: Path, size: int) -> FileLoader:
     return kind(spec, root, "train", 0, 1, torch.device("cpu"))
 
 
-def epoch(loader: FileLoader) -> None:
+def epoch(loader: Loader) -> None:
     """Make all batches of an epoch."""
     loader.set_epoch(0)
     exhaust(loader)

@@ -37,9 +37,10 @@ from ddl_core.data.folder import list_images
 from ddl_core.data.image import MEAN, STD, CropSampler
 from ddl_core.data.sampling import BatchSampler
 from ddl_core.data.tfrecord import shards_folder
+from ddl_core.loaders.base import open_loader
 from ddl_core.loaders.dali import Dali, Files
 from ddl_core.models import torchvision
-from ddl_tools.datasets.bench import exhaust, open_loader, stages
+from ddl_tools.datasets.bench import exhaust, stages
 from ddl_tools.datasets.convert import plan_conversion
 from ddl_tools.records.paths import results
 from ddl_tools.records.provenance import available_cores
@@ -119,7 +120,7 @@ class Epochs:
         }
         self.spec = RunSpec(**{**values, **fields})
         self.device = torch.device(self.spec.device if self.spec.device == "cuda" else "cpu")
-        self.loader = open_loader(self.spec, data, self.device)
+        self.loader = open_loader(self.spec, data, "train", 0, 1, self.device)
         self._numbers = count()
 
     def prepare(self) -> None:

@@ -4,33 +4,16 @@
 """
 
 import hashlib
-from typing import Protocol
 
 import numpy as np
 
 from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Indices, epoch_order, steps_per_epoch
 from ddl_core.errors import DataError, broken
+from ddl_core.loaders.base import Loader
 from ddl_core.strategies import Group
 
 MAX_CORRUPT_SHARE = 0.01  # of unreadable images
-
-
-class Source(Protocol):
-    """One rank's share of one split; what counts images, counts since `set_epoch`."""
-
-    images: int  # in the split, of all ranks, before a last batch is dropped
-    classes: int
-    fingerprint: str | None = None  # SHA-256 that identifies the data; None for synthetic data
-    corrupt_images: int = 0  # unreadable, and replaced on this rank
-    seen: list[Indices] | None = None  # numbers of the images yielded; None if synthetic
-    own_order: bool = False  # whether training takes as many images, in an order of its own
-
-    def __len__(self) -> int:
-        """Return the micro-batches per epoch; equal on all ranks when training."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose order and augmentation."""
 
 
 def check_agreement(group: Group, digest: str, rule: str) -> None:
@@ -41,36 +24,36 @@ def check_agreement(group: Group, digest: str, rule: str) -> None:
         raise broken(rule, f"the ranks hold different values (rank {group.rank}: {digest[:12]})")
 
 
-def check_epoch(spec: RunSpec, group: Group, source: Source, epoch: int) -> str | None:
+def check_epoch(spec: RunSpec, group: Group, loader: Loader, epoch: int) -> str | None:
     """Check the images of an epoch; return the SHA-256 of their numbers. A collective.
 
     They must be those of the epoch's order, each once, without its incomplete last step; with an
     order of its own, as many. None for synthetic images.
     """
-    if source.seen is None:
+    if loader.seen is None:
         return None
-    wanted = steps_per_epoch(spec, source.images) * spec.global_batch_size
-    used = _used_once(group, source, source.seen)
-    if not source.own_order:
-        _check_same(used, np.sort(epoch_order(spec, source.images, epoch)[:wanted]))
+    wanted = steps_per_epoch(spec, loader.images) * spec.global_batch_size
+    used = _used_once(group, loader, loader.seen)
+    if not loader.own_order:
+        _check_same(used, np.sort(epoch_order(spec, loader.images, epoch)[:wanted]))
     elif used.size != wanted:
         raise broken("each image once", f"{used.size} images were used, {wanted} should have been")
     return _digest(used)
 
 
-def check_evaluation(group: Group, source: Source) -> str | None:
+def check_evaluation(group: Group, loader: Loader) -> str | None:
     """Do the same for an evaluation, which uses every image once. A collective."""
-    if source.seen is None:
+    if loader.seen is None:
         return None
-    used = _used_once(group, source, source.seen)
-    _check_same(used, np.arange(source.images))
+    used = _used_once(group, loader, loader.seen)
+    _check_same(used, np.arange(loader.images))
     return _digest(used)
 
 
-def _used_once(group: Group, source: Source, seen: list[Indices]) -> Indices:
+def _used_once(group: Group, loader: Loader, seen: list[Indices]) -> Indices:
     """Return the numbers of the images of all ranks in ascending order. A collective."""
     own = np.concatenate([np.empty(0, np.int64), *seen])
-    times = group.reduce(np.bincount(own, minlength=source.images).astype(np.int32))
+    times = group.reduce(np.bincount(own, minlength=loader.images).astype(np.int32))
     twice = np.flatnonzero(times > 1)
     if twice.size:
         raise broken(
@@ -93,9 +76,9 @@ def _digest(used: Indices) -> str:
     return hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
 
 
-def count_corrupt(group: Group, source: Source) -> int:
+def count_corrupt(group: Group, loader: Loader) -> int:
     """Return the unreadable images of an epoch on all ranks. A collective."""
-    return int(group.reduce([source.corrupt_images])[0])
+    return int(group.reduce([loader.corrupt_images])[0])
 
 
 def refuse_broken_data(corrupt: int, samples: int) -> None:

@@ -14,13 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core.config import RunSpec
-from ddl_core.fairness import (
-    Source,
-    check_epoch,
-    check_evaluation,
-    count_corrupt,
-    refuse_broken_data,
-)
+from ddl_core.fairness import check_epoch, check_evaluation, count_corrupt, refuse_broken_data
+from ddl_core.loaders.base import Loader
 from ddl_core.schedules import learning_rate
 from ddl_core.strategies import Group
 from ddl_core.timing import Clock, EnergyMeter, EpochTiming, HostTimestamps
@@ -56,13 +51,6 @@ class EpochResult:
     lr: float | None = None
     ids_sha256: str | None = None
     device_waits: int | None = None
-
-
-class BatchLoader(Source, Protocol):
-    """One rank's share of one split, in batches of the framework's own arrays."""
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Yield images and labels."""
 
 
 class Trainable(Protocol):
@@ -115,38 +103,38 @@ class Trainable(Protocol):
 class EpochLoop:
     """Trains and evaluates a `Trainable` epoch by epoch; `meter` measures the energy."""
 
-    def __init__(self, model: Trainable, meter: EnergyMeter | None = None) -> None:
-        self.model, self.spec, self.group = model, model.spec, model.group
+    def __init__(self, state: Trainable, meter: EnergyMeter | None = None) -> None:
+        self.state, self.spec, self.group = state, state.spec, state.group
         self._meter = meter
 
     def train(
-        self, loader: BatchLoader, epoch: int, on_step: OnStep = ignore, annotate: bool = False
+        self, loader: Loader, epoch: int, on_step: OnStep = ignore, annotate: bool = False
     ) -> EpochResult:
         """Train on every batch of `loader` once; `annotate` shows the clock's marks to a profiler.
 
         `DataError` if over 1 % of the images are unreadable, `FairnessError` for a broken rule.
         """
-        spec, model = self.spec, self.model
+        spec, state = self.spec, self.state
         steps = len(loader) // spec.accumulation
         images_per_epoch = steps * spec.global_batch_size
         rate = math.nan
 
-        model.begin_epoch(epoch)
+        state.begin_epoch(epoch)
         loader.set_epoch(epoch)
         clock = self._clock(annotate)
         clock.start()
         batches = clock.batches(iter(loader))
-        with model.training(epoch, steps, loader.images, clock):
+        with state.training(epoch, steps, loader.images, clock):
             for step in range(steps):
                 seen = epoch * images_per_epoch + step * spec.global_batch_size
                 rate = learning_rate(spec, seen, images_per_epoch)
-                model.step(batches, rate, clock)
+                state.step(batches, rate, clock)
                 clock.step_done()
                 on_step(step + 1, steps)
         timing = clock.stop()
 
-        model.end_epoch(timing)
-        (loss_sum,) = self.group.reduce([model.loss()]).tolist()
+        state.end_epoch(timing)
+        (loss_sum,) = self.group.reduce([state.loss()]).tolist()
         return _trained(
             spec,
             self.group,
@@ -155,31 +143,31 @@ class EpochLoop:
             timing,
             loss=loss_sum / (steps * spec.virtual_workers),
             lr=rate,
-            device_waits=model.device_waits,
+            device_waits=state.device_waits,
         )
 
-    def evaluate(self, loader: BatchLoader, on_step: OnStep = ignore) -> EpochResult:
+    def evaluate(self, loader: Loader, on_step: OnStep = ignore) -> EpochResult:
         """Evaluate on every image of `loader` once; ranks may have different numbers of batches.
 
         Where weights are sharded, a forward pass is a collective, and ranks with fewer batches take
         part in those of the others.
         """
-        model, group = self.model, self.group
+        state, group = self.state, self.group
         busiest = int(group.reduce(len(loader), "max"))
         own = 0  # counted on the host: reading it from a GPU would wait
-        with model.evaluating():
+        with state.evaluating():
             loader.set_epoch(0)
             clock = self._clock()
             clock.start()
             for step, (images, labels) in enumerate(clock.batches(iter(loader)), start=1):
-                model.evaluate(images, labels)
+                state.evaluate(images, labels)
                 own += len(labels)
                 clock.step_done()
                 on_step(step, len(loader))
-            model.evaluate_nothing(busiest - len(loader))
+            state.evaluate_nothing(busiest - len(loader))
             timing = clock.stop()
 
-        loss, top1, top5, samples = group.reduce(np.append(model.scores(), own)).tolist()
+        loss, top1, top5, samples = group.reduce(np.append(state.scores(), own)).tolist()
         corrupt = count_corrupt(group, loader)
         return EpochResult(
             timing=timing,
@@ -193,12 +181,12 @@ class EpochLoop:
         )
 
     def _clock(self, annotate: bool = False) -> Clock:
-        self.model.timestamps.annotate = annotate
-        return Clock(self.group, self.model.timestamps, self._meter)
+        self.state.timestamps.annotate = annotate
+        return Clock(self.group, self.state.timestamps, self._meter)
 
 
 def load_epoch(
-    spec: RunSpec, loader: BatchLoader, epoch: int, clock: Clock, on_step: OnStep = ignore
+    spec: RunSpec, loader: Loader, epoch: int, clock: Clock, on_step: OnStep = ignore
 ) -> EpochResult:
     """Fetch every batch of `loader` once and train nothing: the loader's own limit."""
     steps = len(loader) // spec.accumulation
@@ -214,7 +202,7 @@ def load_epoch(
 
 
 def _trained(
-    spec: RunSpec, group: Group, loader: BatchLoader, epoch: int, timing: EpochTiming, **facts: Any
+    spec: RunSpec, group: Group, loader: Loader, epoch: int, timing: EpochTiming, **facts: Any
 ) -> EpochResult:
     """Check the images of an epoch over the training set; return its result."""
     steps = len(loader) // spec.accumulation

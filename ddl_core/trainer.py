@@ -13,7 +13,7 @@ from ddl_core.data.sampling import Split
 from ddl_core.device import check_compiled, compile_network, make_clock
 from ddl_core.errors import SpecError
 from ddl_core.fairness import check_agreement
-from ddl_core.loaders.base import Loader
+from ddl_core.loaders.base import Loader, open_loader
 from ddl_core.loop import EpochLoop, EpochResult, OnStep, ignore, load_epoch
 from ddl_core.models import drawn, inspect_network
 from ddl_core.monitor import check_setup
@@ -86,8 +86,8 @@ class Trainer:
     def loader(self, split: Split) -> Loader:
         """Return this rank's share of a split; later calls return the same."""
         if split not in self._loaders:
-            make, group = resolve("loader", self.spec.loader), self.strategy
-            self._loaders[split] = make(
+            group = self.strategy
+            self._loaders[split] = open_loader(
                 self.spec, self._data_dir, split, group.rank, group.world_size, group.device
             )
         return self._loaders[split]

@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from ddl_core import registry
+from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
+from ddl_core.loaders.base import open_loader
 from ddl_tools.doctor import machine
 from ddl_tools.launch.slurm import site
 from ddl_tools.records.paths import RunFiles, Tree
@@ -102,6 +104,21 @@ def test_what_is_left_out_is_told_by_doctor_and_to_who_asks(monkeypatch) -> None
         registry.check_name("loader", "fast")
     with pytest.raises(SpecError, match="unknown loader 'faster'; choose"):
         registry.check_name("loader", "faster")
+
+
+FIRST_VERSION = {
+    "base": "from ddl_core.loaders.base import FileLoader\nclass Ours(FileLoader): ...\n",
+    "methods": "class Ours:\n    def __init__(self, *arguments): ...\n",
+}
+
+
+@pytest.mark.parametrize("form", FIRST_VERSION)
+def test_a_loader_of_the_first_version_is_told_what_to_derive_from(form, path, monkeypatch) -> None:
+    (path / f"first_{form}.py").write_text(FIRST_VERSION[form])
+    code = registry.Entry(f"first_{form}:Ours")
+    monkeypatch.setitem(registry.LOADERS, "ours", code)
+    with pytest.raises(SpecError, match=r"`Loader`.*docs/how-to/add-a-loader\.md"):
+        open_loader(RunSpec(loader="ours"), None, "train", 0, 1, None)
 
 
 def test_a_package_without_what_it_announces_is_named(path, monkeypatch) -> None:

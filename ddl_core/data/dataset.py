@@ -1,31 +1,19 @@
-"""The images of a run: which ones, and which rank takes which."""
+"""The images of a run, by number."""
 
 import logging
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ddl_core.config import RunSpec
 from ddl_core.data.folder import ImageList, class_folders, list_images
-from ddl_core.data.sampling import (
-    BatchSampler,
-    Indices,
-    Split,
-    count_batches,
-    made_up_images,
-    spread,
-)
+from ddl_core.data.sampling import Indices, Split, spread
 from ddl_core.data.tfrecord import RecordList, list_records, shards_folder
 from ddl_core.errors import DataError, SpecError
-from ddl_core.fairness import Source
-from ddl_core.files import drop_cached
 
 log = logging.getLogger(__name__)
 
 FOLDERS = {"train": "train", "eval": "val"}
-POOL = 4  # synthetic batches, so that no cache makes a step too cheap
 
 EncodedDataset = ImageList | RecordList
 """The images of one split by number, still encoded: files in folders or records in shards."""
@@ -98,57 +86,6 @@ def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedDataset:
     # Labels count the training classes, also those without validation images.
     classes = class_folders(data_dir / FOLDERS["train"])
     return list_images(data_dir / FOLDERS[split], classes)
-
-
-class ImageSource(Source):
-    """One rank's share of the images of a split."""
-
-    def __init__(
-        self, spec: RunSpec, data_dir: Path | None, split: Split, rank: int, world_size: int
-    ) -> None:
-        self._files = Dataset(spec, data_dir, split)
-        self.images = len(self._files)
-        self.classes = self._files.classes
-        self.fingerprint = self._files.listing.fingerprint()
-        self.seen = []
-        self._spec, self._split = spec, split
-        self._rank, self._world_size = rank, world_size
-        self._plan = BatchSampler(spec, split, self.images, rank, world_size)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose order and augmentation."""
-        self._plan.epoch = epoch
-        self.corrupt_images = 0
-        self.seen = []
-        if self._spec.uncached:
-            own = np.arange(self.images) if self.own_order else self._plan.numbers()
-            drop_cached(self._files.paths(own))
-
-    def __len__(self) -> int:
-        return len(self._plan)
-
-
-class MadeUpSource(Source):
-    """One rank's share of a split of synthetic images."""
-
-    def __init__(self, spec: RunSpec, split: Split, rank: int, world_size: int) -> None:
-        self.classes = spec.classes
-        self.images = made_up_images(spec, split)
-        self._spec, self._split = spec, split
-        self._batches = count_batches(spec, split, self.images, rank, world_size)
-        self._own = len(range(rank, self.images, world_size))
-
-    def __len__(self) -> int:
-        return self._batches
-
-    def _cut(self, batches: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        """Cut a last batch of evaluation to the images that are left."""
-        left = self._own
-        for images, labels in batches:
-            if self._split == "eval":
-                images, labels = images[:left], labels[:left]
-                left -= len(labels)
-            yield images, labels
 
 
 class NamedOnce:

@@ -41,7 +41,7 @@ from ddl_core.data.image import (
 from ddl_core.data.sampling import BatchSampler, Indices, eval_indices
 from ddl_core.data.tfrecord import ENCODED, LABEL, Places, RecordList, index_path
 from ddl_core.errors import DataError, SpecError
-from ddl_core.loaders.base import Batch, FileLoader
+from ddl_core.loaders.base import Batch, Loader
 from ddl_core.schedules import derive_seed
 
 DECODED: dict[str, Any] = {"output_type": types.RGB}
@@ -219,7 +219,7 @@ class Records:
                 yield from numbers.tolist()
 
 
-class Dali(FileLoader):
+class Dali(Loader):
     """Both DALI loaders. The clock starts when a pipeline is built, and then it reads.
 
     A pipeline of files lives on, so that its memory is not filled anew in each epoch. One of
@@ -330,7 +330,7 @@ class Dali(FileLoader):
         spec = self._spec
         place = (spec.seed, spec.repeat, epoch, self._rank)
         seed = derive_seed("dali", *place) % MOST_SEED
-        reader = self._open(epoch, seed)
+        reader = self._reader(epoch, seed)
         pipeline = Pipeline(
             batch_size=spec.local_batch_size,
             num_threads=spec.loader_workers,
@@ -346,7 +346,7 @@ class Dali(FileLoader):
             pipeline.build()
         return reader, pipeline
 
-    def _open(self, epoch: int, seed: int) -> Reader:
+    def _reader(self, epoch: int, seed: int) -> Reader:
         """Return what reads the images of an epoch."""
         if not self._of_records:
             return Files(self._files, self._plan)

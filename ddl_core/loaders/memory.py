@@ -13,13 +13,13 @@ from torch import Tensor
 
 from ddl_core.data.image import evaluation_corner, evaluation_size
 from ddl_core.errors import SpecError
-from ddl_core.loaders.base import Batch, FileLoader
+from ddl_core.loaders.base import Batch, Loader
 from ddl_core.loaders.turbo import TurboSamples, normalisation
 
 MOST_BYTES = 2_000_000_000  # of a split; Fashion-MNIST in RGB takes 140 MB
 
 
-class Memory(FileLoader):
+class Memory(Loader):
     """Decodes every image once, when it is made. Images of several sizes are kept as the largest.
 
     The same crops as `turbo` to within rounding: nothing is rounded to 8 bits here.

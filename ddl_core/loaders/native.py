@@ -17,7 +17,7 @@ from ddl_core.config import RunSpec
 from ddl_core.data.dataset import Dataset, NamedOnce
 from ddl_core.data.image import MEAN, STD, UNREADABLE, CropSampler, crop_image, open_rgb
 from ddl_core.data.sampling import Split
-from ddl_core.loaders.base import Batch, FileLoader
+from ddl_core.loaders.base import Batch, Loader
 from ddl_core.models import torchvision
 from ddl_core.system import die_with_parent
 
@@ -70,7 +70,7 @@ class Samples(TorchDataset[Sample]):
 SELDOM = 5  # epochs between evaluations from which on their processes do not live on
 
 
-class ProcessLoader(FileLoader):
+class ProcessLoader(Loader):
     """A loader in processes, whose subclass names its `Samples`.
 
     On a GPU the processes come from a fork server, since a fork of a process that uses InfiniBand

@@ -364,13 +364,14 @@ def loader_command(
 def _measure(
     loader: str, form: str, folder: Path, threads: int, images: int | None, epochs: int, **rest: int
 ) -> dict[str, Any]:
+    from ddl_core.loaders.base import open_loader
     from ddl_tools.datasets import bench as core
 
     case = {"loader": loader, "data_format": form}
     limit = {"train_images": images} if images else {}
     spec = RunSpec.parse({**case, **rest, **limit, "loader_workers": threads, "work": "load"})
     try:
-        opened = core.open_loader(spec, folder)
+        opened = open_loader(spec, folder, "train", 0, 1, core.CPU)
     except NotInstalledError as error:
         return {**case, "missing": str(error)}
     core.forget_files(folder, form)

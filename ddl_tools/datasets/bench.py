@@ -14,7 +14,7 @@ import torch
 from ddl_core.config import RunSpec
 from ddl_core.data.tfrecord import shards_folder
 from ddl_core.files import drop_cached
-from ddl_core.loaders.base import FileLoader
+from ddl_core.loaders.base import Loader, open_loader
 from ddl_core.loaders.native import ProcessLoader
 from ddl_core.registry import resolve
 from ddl_core.timing import cpu_seconds
@@ -32,12 +32,6 @@ class Rate:
     images_per_core_s: float  # per second of CPU time
 
 
-def open_loader(spec: RunSpec, data_dir: Path, device: torch.device = CPU) -> FileLoader:
-    """Return the training loader of the only rank."""
-    loader: FileLoader = resolve("loader", spec.loader)(spec, data_dir, "train", 0, 1, device)
-    return loader
-
-
 def measure(
     what: str, images: int, work: Callable[[], object], cpu_clock: Callable[[], float] = cpu_seconds
 ) -> Rate:
@@ -48,7 +42,7 @@ def measure(
     return Rate(what, images / (time.perf_counter() - wall), images / cpu_s)
 
 
-def measure_epoch(loader: FileLoader, epoch: int, what: str) -> Rate:
+def measure_epoch(loader: Loader, epoch: int, what: str) -> Rate:
     """Return the rate of one epoch, that of a first one with the start of the processes."""
     loader.set_epoch(epoch)
     images = len(loader) * loader.batch_size
@@ -70,7 +64,8 @@ def stages(spec: RunSpec, data_dir: Path) -> list[Rate]:
     if not issubclass(resolve("loader", spec.loader), ProcessLoader):
         return []
     torch.set_num_threads(1)
-    loader = open_loader(spec.model_copy(update={"loader_workers": 0}), data_dir)
+    alone = spec.model_copy(update={"loader_workers": 0})
+    loader = open_loader(alone, data_dir, "train", 0, 1, CPU)
     assert isinstance(loader, ProcessLoader)
     samples = loader.make_samples()
     first = range(min(spec.local_batch_size, loader.images))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import cycle, islice
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core.config import RunSpec
-from ddl_core.data.dataset import POOL, ImageSource, MadeUpSource, NamedOnce
+from ddl_core.data.dataset import NamedOnce
 from ddl_core.data.image import MEAN, STD, UNREADABLE, CropSampler, crop_image, open_rgb
 from ddl_core.data.sampling import Indices, Split
-from ddl_core.schedules import derive_seed
-from ddl_core.strategies import Group
+from ddl_core.loaders.base import Batch, Loader
+from ddl_core.loaders.synthetic import Pool, Synthetic
 from ddl_tools.frameworks.protocol import Layout
 from ddl_tools.frameworks.weights import Floats
 
@@ -32,8 +32,8 @@ def _shape(layout: Layout, size: int) -> tuple[int, int, int]:
     return (3, size, size) if layout == "NCHW" else (size, size, 3)
 
 
-class Native(ImageSource):
-    """Image files or TFRecord, decoded, cut and resized by Pillow; one rank's share of one split.
+class NativeArrays(Loader):
+    """Image files or TFRecord, decoded, cut and resized by Pillow.
 
     ``loader_workers`` threads make images, ``loader_prefetch`` batches ahead of the one that is
     used; they end with the epoch. Without any, the rank itself makes a batch when it is due.
@@ -45,28 +45,30 @@ class Native(ImageSource):
     """
 
     def __init__(
-        self, spec: RunSpec, data_dir: Path | None, split: Split, group: Group, layout: Layout
+        self,
+        spec: RunSpec,
+        data_dir: Path | None,
+        split: Split,
+        rank: int,
+        world_size: int,
+        layout: Layout,
     ) -> None:
-        super().__init__(spec, data_dir, split, group.rank, group.world_size)
         self._layout = layout
-        self._crops = CropSampler(spec) if split == "train" else None
+        super().__init__(spec, data_dir, split, rank, world_size)
+
+    def _prepare(self) -> None:
+        self._crops = CropSampler(self._spec) if self._split == "train" else None
         self._named = NamedOnce()
-        colours = (3, 1, 1) if layout == "NCHW" else (3,)
+        colours = (3, 1, 1) if self._layout == "NCHW" else (3,)
         self._mean = np.array(MEAN, np.float32).reshape(colours)
         self._std = np.array(STD, np.float32).reshape(colours)
 
-    def __iter__(self) -> Iterator[tuple[Floats, Labels]]:
-        """Yield float32 images and labels (n,); the arrays are nobody else's.
-
-        `DataError` if a file has gone, or a label is not one of the run's classes.
-        """
-        seen = self.seen = []
+    def _batches(self) -> Iterator[Batch]:
+        """Yield float32 images; the arrays are nobody else's."""
         with _threads(self._spec.loader_workers) as start:
             started = (self._start(batch, start) for batch in self._plan)
             for images, labels, numbers, made in _ahead(started, self._spec.loader_prefetch):
-                self.corrupt_images += sum(done() for done in made)
-                seen.append(numbers)
-                yield images, labels
+                yield images, labels, numbers, sum(done() for done in made)
 
     def _start(
         self, batch: list[tuple[int, int]], start: Start
@@ -125,35 +127,26 @@ def _ahead(items: Iterator[T], count: int) -> Iterator[T]:
     yield from asked
 
 
-class Synthetic(MadeUpSource):
-    """Normal-distributed images with random labels, made once per epoch.
-
-    The numbers are not those of torch's `synthetic`.
-    """
+class SyntheticArrays(Synthetic):
+    """`Synthetic` in numpy, whose numbers are not those of torch."""
 
     def __init__(
-        self, spec: RunSpec, data_dir: Path | None, split: Split, group: Group, layout: Layout
+        self,
+        spec: RunSpec,
+        data_dir: Path | None,
+        split: Split,
+        rank: int,
+        world_size: int,
+        layout: Layout,
     ) -> None:
-        super().__init__(spec, split, group.rank, group.world_size)
-        self._rank, self._layout = group.rank, layout
-        self._pool: list[tuple[Floats, Labels]] = []
-        self._epoch: int | None = None  # of the pool
-        self.set_epoch(0)
+        self._layout = layout
+        super().__init__(spec, data_dir, split, rank, world_size)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make the batches of an epoch, unless they are there; the old ones are gone before."""
-        epoch = epoch if self._split == "train" else 0
-        if epoch == self._epoch:
-            return
-        self._pool, self._epoch = [], epoch
-        spec, size = self._spec, self._spec.local_batch_size
-        drawn_for = (spec.seed, spec.repeat, epoch, self._rank)
-        rng = np.random.default_rng(derive_seed(f"synthetic {self._split}", *drawn_for))
-        shape = (size, *_shape(self._layout, spec.image_size))
-        for _ in range(min(POOL, self._batches)):
-            labels = rng.integers(spec.classes, size=size, dtype=np.int32)
-            self._pool.append((rng.standard_normal(shape, np.float32), labels))
-
-    def __iter__(self) -> Iterator[tuple[Floats, Labels]]:
-        """Walk round the batches; a last one of evaluation is cut to the images that are left."""
-        return self._cut(islice(cycle(self._pool), self._batches))
+    def _draw(self, seed: int, batches: int) -> Pool:
+        """Return batches drawn from a seed."""
+        rng, pool = np.random.default_rng(seed), []
+        shape = (self.batch_size, *_shape(self._layout, self._spec.image_size))
+        for _ in range(batches):
+            labels = rng.integers(self._spec.classes, size=self.batch_size, dtype=np.int32)
+            pool.append((rng.standard_normal(shape, np.float32), labels))
+        return pool

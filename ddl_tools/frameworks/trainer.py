@@ -18,19 +18,20 @@ from ddl_core.config import RunSpec
 from ddl_core.data.sampling import Split
 from ddl_core.errors import broken
 from ddl_core.fairness import check_agreement
-from ddl_core.loop import BatchLoader, EpochLoop, EpochResult, OnStep, mean_over_ranks
+from ddl_core.loaders.base import Loader
+from ddl_core.loop import EpochLoop, EpochResult, OnStep, mean_over_ranks
 from ddl_core.registry import resolve
 from ddl_core.strategies import Group
 from ddl_core.timing import Clock, EnergyMeter, EpochTiming, HostTimestamps
 from ddl_tools.frameworks import weights
-from ddl_tools.frameworks.batches import Native, Synthetic
+from ddl_tools.frameworks.batches import NativeArrays, SyntheticArrays
 from ddl_tools.frameworks.protocol import Framework
 from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.weights import Floats, State, is_statistic
 from ddl_tools.rank.weights import state_sha256
 from ddl_tools.records.paths import RunFiles
 
-LOADERS: dict[str, type[Native] | type[Synthetic]] = {"native": Native, "synthetic": Synthetic}
+LOADERS = {"native": NativeArrays, "synthetic": SyntheticArrays}
 # A GPU's energy is read by its UUID, which these frameworks do not tell.
 NO_ENERGY = "energy of a GPU is read for framework 'torch' alone"
 CLOSELY_WATCHED_STEPS = 3  # of a start: they lie in a cold epoch
@@ -48,7 +49,7 @@ class Trainer:
         self.group = ControlGroup(spec, rendezvous)
         self.meter: EnergyMeter | None = None
         self._framework: Framework | None = None
-        self._loaders: dict[Split, BatchLoader] = {}
+        self._loaders: dict[Split, Loader] = {}
 
     @property
     def framework(self) -> Framework:
@@ -62,13 +63,12 @@ class Trainer:
         """Return no GPU; and why no energy can be read where there is one."""
         return None, None if self.framework.device == "cpu" else NO_ENERGY
 
-    def loader(self, split: Split) -> BatchLoader:
+    def loader(self, split: Split) -> Loader:
         """Return this rank's share of a split; later calls return the same."""
         if split not in self._loaders:
-            make = LOADERS[self.spec.loader]
-            self._loaders[split] = make(
-                self.spec, self._data_dir, split, self.group, self.framework.layout
-            )
+            make, group = LOADERS[self.spec.loader], self.group
+            place = (split, group.rank, group.world_size)
+            self._loaders[split] = make(self.spec, self._data_dir, *place, self.framework.layout)
         return self._loaders[split]
 
     def build(self, directory: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddl_core.errors import DDLError
-from ddl_core.fairness import Source
+from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochResult
 from ddl_tools.rank.interleave import SlotClient
 from ddl_tools.records.environment import relevant_variables
@@ -84,7 +84,7 @@ class RunRecorder:
             self.progress.begin(WAITING, epoch + 1, 0)
             self._slot = self.slots.wait(last=True)
 
-    def describe(self, train: Source, eval_images: int | None, system: dict[str, Any]) -> None:
+    def describe(self, train: Loader, eval_images: int | None, system: dict[str, Any]) -> None:
         """Record the data that are read, the code, and the `system` on which it runs."""
         if not self.first:
             return

@@ -17,7 +17,7 @@ import numpy as np
 
 from ddl_core.config import RunSpec
 from ddl_core.fairness import check_agreement
-from ddl_core.loop import BatchLoader
+from ddl_core.loaders.base import Loader
 from ddl_core.strategies import Group
 from ddl_core.system import die_with_parent
 from ddl_tools.processes import allow_open_files, answer_where, caches
@@ -171,11 +171,11 @@ class Run:
             self._epoch(epoch, epoch < cold)
         self.recorder.complete(None)
 
-    def _cold_epochs(self, loader: BatchLoader) -> int:
+    def _cold_epochs(self, loader: Loader) -> int:
         """Return how many epochs after a start may not count: at least the first."""
         return self.spec.cold_epochs(len(loader) // self.spec.accumulation)
 
-    def _describe(self, train: BatchLoader, eval_images: int | None) -> None:
+    def _describe(self, train: Loader, eval_images: int | None) -> None:
         meter = self.meter
         system = {
             **self.trainer.describe(),

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from ddl_core.config import RunSpec
-from ddl_core.data.dataset import MadeUpSource
 from ddl_core.data.sampling import eval_batches, train_batches
 from ddl_core.errors import FairnessError
 from ddl_core.fairness import check_epoch
+from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochLoop
 from ddl_core.monitor import check_setup
 from ddl_core.optim import make_optimizer
@@ -24,7 +24,7 @@ from tests.groups import ThreadGroup
 CPU = torch.device("cpu")
 
 
-class Images(MadeUpSource):
+class Images(Loader):
     """A loader of numbered random images; `order` may spoil which ones."""
 
     classes = 3

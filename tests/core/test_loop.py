@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from ddl_core.config import RunSpec
-from ddl_core.data.dataset import MadeUpSource
 from ddl_core.errors import DataError
+from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochLoop
 from ddl_core.optim import make_optimizer
 from ddl_core.schedules import learning_rate
@@ -19,7 +19,7 @@ from tests.closeness import assert_far, assert_near, falls
 from tests.planted import tiny
 
 
-class ListLoader(MadeUpSource):
+class ListLoader(Loader):
     """A loader over a fixed list of batches."""
 
     classes = 3

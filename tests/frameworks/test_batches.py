@@ -10,13 +10,13 @@ import torch
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DataError
-from ddl_core.loaders.native import Native as NativeOfTorch
+from ddl_core.loaders.native import Native
+from ddl_core.loaders.synthetic import POOL
 from ddl_core.registry import LOADERS
 from ddl_tools.frameworks import trainer
-from ddl_tools.frameworks.batches import POOL, Native, Synthetic
+from ddl_tools.frameworks.batches import NativeArrays, SyntheticArrays
 from tests.core.loaders.paths import EVAL, FORMATS, TRAIN, make_data
 from tests.core.loaders.test_bad_data import replace_records
-from tests.groups import ThreadGroup, ThreadRank
 
 RANKS = 2
 CAT = "cat_00000.JPEG"
@@ -48,8 +48,8 @@ def spec(**fields) -> RunSpec:
     return RunSpec(**{**SETTINGS, **fields})
 
 
-def native(data, split="train", rank=0, layout="NCHW", **fields) -> Native:
-    return Native(spec(**fields), data, split, ThreadRank(ThreadGroup(RANKS), rank), layout)
+def native(data, split="train", rank=0, layout="NCHW", **fields) -> NativeArrays:
+    return NativeArrays(spec(**fields), data, split, rank, RANKS, layout)
 
 
 def live() -> set[str]:
@@ -62,7 +62,7 @@ def live() -> set[str]:
 def test_batches_are_those_of_torch_to_the_last_bit(rank, split, form, data):
     fields = {"data_format": form, "train_images": None}  # the unreadable one as well
     alone = spec(loader_workers=0, **fields)  # processes forked beside our threads may hang
-    theirs = NativeOfTorch(alone, data, split, rank, RANKS, torch.device("cpu"))
+    theirs = Native(alone, data, split, rank, RANKS, torch.device("cpu"))
     for layout, axes in (("NCHW", (0, 1, 2, 3)), ("NHWC", (0, 2, 3, 1))):
         ours = native(data, split, rank, layout, **fields)
         assert (len(ours), ours.images, ours.classes) == (len(theirs), theirs.images, 16)
@@ -78,7 +78,7 @@ def test_batches_are_those_of_torch_to_the_last_bit(rank, split, form, data):
             assert ours.corrupt_images == theirs.corrupt_images
 
 
-def all_of(source: Native) -> list[np.ndarray]:
+def all_of(source: NativeArrays) -> list[np.ndarray]:
     return [images for images, _ in source]
 
 
@@ -122,10 +122,9 @@ def test_an_error_in_a_thread_reaches_who_asks_for_the_batch(data, tmp_path):
     assert not live()
 
 
-def made_up(rank=0, split="train", layout="NCHW", **fields) -> Synthetic:
+def made_up(rank=0, split="train", layout="NCHW", **fields) -> SyntheticArrays:
     values = {"image_size": 8, "train_images": 2 * 4 * RANKS * POOL, "eval_images": 19, **fields}
-    group = ThreadRank(ThreadGroup(RANKS), rank)
-    return Synthetic(spec(loader="synthetic", **values), None, split, group, layout)
+    return SyntheticArrays(spec(loader="synthetic", **values), None, split, rank, RANKS, layout)
 
 
 def test_made_up_images_are_normal_and_each_rank_has_its_own():

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ddl_core.config import RunSpec
+from ddl_core.loaders import base
 from ddl_core.loaders.base import Loader
-from ddl_core.registry import resolve
 from ddl_tools.datasets.convert import plan_conversion
 from ddl_tools.datasets.sample import make_sample
 
@@ -67,8 +67,7 @@ def open_loader(
         "eval_images": EVAL,
     }
     spec = RunSpec(**{**values, **fields})
-    loader: Loader = resolve("loader", name)(spec, data, split, rank, world_size, device)
-    return loader
+    return base.open_loader(spec, data, split, rank, world_size, device)
 
 
 def images_of(loader: Loader, epoch: int = 0) -> dict[int, tuple[torch.Tensor, int]]:

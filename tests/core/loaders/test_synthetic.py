@@ -54,10 +54,10 @@ def test_each_worker_has_images_of_its_own_wherever_it_is():
 @pytest.mark.parametrize(("split", "made"), [("train", 2), ("eval", 1)])
 def test_pools_are_made_once_an_epoch_and_once_for_all_evaluations(monkeypatch, split, made):
     drawn = []
-    plain = Synthetic._make_pool
+    plain = Synthetic._draw
     monkeypatch.setattr(
         Synthetic,
-        "_make_pool",
+        "_draw",
         lambda self, *place: drawn.append(place) or plain(self, *place),
     )
     spec = RunSpec(image_size=8, local_batch_size=2, train_images=8, eval_images=8, classes=10)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ddl_core.checkpoint import load, save
 from ddl_core.config import RunSpec
-from ddl_core.data.dataset import MadeUpSource
+from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochLoop
 from ddl_core.optim import make_optimizer
 from ddl_core.step import TrainState
@@ -27,7 +27,7 @@ BATCH = 4
 BASE_LR = 0.01  # at which it learns: what rounding does stays as small as it is
 
 
-class Batches(MadeUpSource):
+class Batches(Loader):
     """Micro-batches of one rank: number m of step s belongs to virtual worker rank * a + m."""
 
     classes = 3
