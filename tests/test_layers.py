@@ -42,7 +42,7 @@ def test_all_but_ranks_start_without_torch() -> None:
     """Registries import by name at run time, which no reader of import statements notices."""
     ranks = (
         *("ddl_tools.rank.profiler", "ddl_tools.frameworks.initial", "ddl_tools.datasets.bench"),
-        *("ddl_tools.doctor.probe.", "ddl_tools.emulation.network", "ddl_tools.rank.trainer"),
+        *("ddl_tools.doctor.probe.", "ddl_tools.emulation.network", "ddl_tools.rank.pytorch"),
     )
     import_all("ddl_tools", "('torch', 'torchvision')", ranks)
 

@@ -31,7 +31,7 @@ from ddl_core.timing import Spent
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.study import plan_run
 from ddl_tools.rank.energy import Meter
-from ddl_tools.rank.trainer import identity
+from ddl_tools.rank.pytorch import identity
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.progress import Standing
 from ddl_tools.records.run import read_epochs

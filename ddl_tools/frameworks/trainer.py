@@ -41,8 +41,8 @@ BUSY = 1.1  # a processor's clock against that of the wall, and what the system 
 Labels = npt.NDArray[np.int32]
 
 
-class Trainer:
-    """As `Trainer` of `ddl_tools/rank/trainer.py`; the ranks meet through the file `rendezvous`."""
+class FrameworkTrainer:
+    """The methods of `RecordedTrainer`; the ranks meet through the file `rendezvous`."""
 
     def __init__(self, spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> None:
         self.spec, self._data_dir = spec, data_dir
@@ -77,7 +77,7 @@ class Trainer:
         digest = state_sha256(initial.values)
         check_agreement(self.group, digest, "same initial weights")
         self.framework.load(initial)
-        self._state = TrainState(self.spec, self.framework, self.group)
+        self._state = FrameworkState(self.spec, self.framework, self.group)
         return digest
 
     def resume(self, directory: Path) -> int:
@@ -87,7 +87,7 @@ class Trainer:
             return 0
         kept, epochs_done = weights.load(files.state, self.spec.run_id)
         self.framework.load(kept)
-        self._state = TrainState(self.spec, self.framework, self.group)
+        self._state = FrameworkState(self.spec, self.framework, self.group)
         return epochs_done
 
     def train_epoch(self, epoch: int, on_step: OnStep) -> EpochResult:
@@ -147,7 +147,7 @@ class Timestamps(HostTimestamps):
         self._framework.wait()
 
 
-class TrainState:
+class FrameworkState:
     """A framework's network and update rule on one rank; a `Trainable` of `ddl_core/loop.py`.
 
     Parameters

@@ -53,7 +53,7 @@ FORK = get_context("fork")
 # What every rank needs, whatever it trains and on what device. The frameworks themselves are not
 # here: some look for a GPU when they are imported, and a process that has done so must not fork.
 PRELOADED = (
-    *("torch._dynamo", "ddl_tools.rank.worker", "ddl_tools.rank.trainer", "ddl_core.models"),
+    *("torch._dynamo", "ddl_tools.rank.worker", "ddl_tools.rank.pytorch", "ddl_core.models"),
     *("ddl_core.loaders.native", "ddl_core.loaders.synthetic", "ddl_core.strategies.ddp"),
 )
 

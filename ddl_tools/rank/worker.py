@@ -28,12 +28,13 @@ from ddl_tools.records.progress import Publish
 
 if TYPE_CHECKING:  # only ranks of torch may import these
     from ddl_tools.rank.profiler import Profiler
-    from ddl_tools.rank.trainer import Trainer
+    from ddl_tools.rank.pytorch import RecordedTrainer
 
 log = logging.getLogger(__name__)
 
-# Both have a `Trainer` with the same methods.
-TORCH, OTHERS = "ddl_tools.rank.trainer", "ddl_tools.frameworks.trainer"
+# Both have the same methods.
+TORCH = "ddl_tools.rank.pytorch", "RecordedTrainer"
+OTHERS = "ddl_tools.frameworks.trainer", "FrameworkTrainer"
 PROFILER = "ddl_tools.rank.profiler"
 NEW_STATISTICS = "with new statistics of the final weights"  # of batch normalisation
 CORES = 1024  # of a node: the most that Linux tells of without being asked twice
@@ -81,10 +82,10 @@ def let_go(error: BaseException) -> None:
         following += [other for other in before if other is not None and id(other) not in seen]
 
 
-def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> "Trainer":
+def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> "RecordedTrainer":
     """Return the trainer of a run's framework; its ranks may meet through a file `rendezvous`."""
-    module = import_module(TORCH if spec.framework == "torch" else OTHERS)
-    trainer: Trainer = module.Trainer(spec, data_dir, rendezvous)
+    module, name = TORCH if spec.framework == "torch" else OTHERS
+    trainer: RecordedTrainer = getattr(import_module(module), name)(spec, data_dir, rendezvous)
     return trainer
 
 

@@ -8,7 +8,7 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_core.strategies.base import Single
 from ddl_tools.cli import reference
-from ddl_tools.rank import trainer
+from ddl_tools.rank import pytorch
 from ddl_tools.rank.worker import affinity
 from ddl_tools.records.progress import Progress
 from ddl_tools.records.provenance import host, provenance
@@ -37,8 +37,8 @@ def test_each_field_of_a_record_is_explained(model) -> None:
 def test_all_that_a_run_records_of_machine_and_settings_is_described() -> None:
     spec = RunSpec(device="cpu")
     group = Single(spec)
-    known = {**provenance(), **host(), **trainer.describe(group.device)}
-    known |= {**trainer.threads(), **trainer.settings(spec, group.device)}
+    known = {**provenance(), **host(), **pytorch.describe(group.device)}
+    known |= {**pytorch.threads(), **pytorch.settings(spec, group.device)}
     known |= {**affinity(group, 1), "environment": {}, "communication": {}}
     for name in known:
         assert f"`{name}`" in page("records")

@@ -11,7 +11,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError
 from ddl_core.optim import make_optimizer, set_learning_rate
 from ddl_core.schedules import learning_rate, peak_learning_rate
-from ddl_tools.rank.trainer import implementation
+from ddl_tools.rank.pytorch import implementation
 
 PER_EPOCH = 6400
 

@@ -7,11 +7,11 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.strategies.base import Single
-from ddl_tools.rank import trainer
-from ddl_tools.rank.trainer import PeakMemory
+from ddl_tools.rank import pytorch
+from ddl_tools.rank.pytorch import PeakMemory
 from tests.commands import output
 
-pytestmark = pytest.mark.skipif(not trainer.STATUS.exists(), reason="only Linux says it")
+pytestmark = pytest.mark.skipif(not pytorch.STATUS.exists(), reason="only Linux says it")
 
 TAKEN = 64 * 2**20
 MUCH = 8 * 2**20
@@ -54,7 +54,7 @@ def test_only_new_memory_since_the_beginning_counts() -> None:
 
 
 def test_a_system_that_resets_no_peak_tells_nothing(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(trainer, "CLEAR", tmp_path / "none" / "clear_refs")
+    monkeypatch.setattr(pytorch, "CLEAR", tmp_path / "none" / "clear_refs")
     watched = PeakMemory(Single(RunSpec(device="cpu")))
     watched.begin()
     assert watched.peak() is None

@@ -19,8 +19,8 @@ from ddl_core.strategies.base import ProcessGroup
 from ddl_core.system import die_with_parent
 from ddl_tools.doctor.probe import host
 from ddl_tools.processes import allow_open_files, answer_where
+from ddl_tools.rank.pytorch import check_driver, describe, identity
 from ddl_tools.rank.recorder import RunRecorder, report
-from ddl_tools.rank.trainer import check_driver, describe, identity
 from ddl_tools.records import provenance
 from ddl_tools.records.probe import AllReduce, read_probe, write_answer
 from ddl_tools.records.run import write_record

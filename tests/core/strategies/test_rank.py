@@ -11,7 +11,7 @@ from ddl_core.errors import LaunchError
 from ddl_core.strategies import base as group
 from ddl_core.strategies.base import ProcessGroup
 from ddl_tools.doctor import machine
-from ddl_tools.rank.trainer import check_driver
+from ddl_tools.rank.pytorch import check_driver
 
 
 @pytest.fixture

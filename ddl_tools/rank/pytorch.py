@@ -1,4 +1,4 @@
-"""Training with PyTorch in a recorded run: memory, profiles, facts for the record."""
+"""PyTorch in a recorded run: memory, profiles, facts for the record."""
 
 import os
 import platform
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-from ddl_core import trainer as core
 from ddl_core.config import RunSpec
 from ddl_core.loop import EpochResult, OnStep, ignore
 from ddl_core.strategies.base import Strategy
+from ddl_core.trainer import Trainer
 from ddl_tools import gpus
 from ddl_tools.processes import compiled
 from ddl_tools.rank.weights import state_sha256, values
@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # a run that is not profiled imports nothing of it
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-class Trainer(core.Trainer):
-    """The core's `Trainer` for a worker; `profile` watches the last epoch."""
+class RecordedTrainer(Trainer):
+    """A `Trainer` that gives a record its facts; `profile` watches the last epoch."""
 
     def __init__(
         self, spec: RunSpec, data_dir: Path | None = None, _rendezvous: Path | None = None
