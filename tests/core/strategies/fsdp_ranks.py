@@ -1,34 +1,19 @@
-"""Two ranks train a small network under FSDP, once for each case; started by torchrun."""
-
-import json
-import sys
-from pathlib import Path
+"""What a rank of `ranks.py` does under FSDP alone."""
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddl_core.checkpoint import load, save
 from ddl_core.step import TrainState
 from ddl_core.strategies import fsdp
 from ddl_core.strategies.fsdp import FSDP
-from tests.core.strategies.deepspeed_ranks import Batches, build, network, result, spec, train
-
-UNIT = 100  # so that this network has several
+from tests.core.strategies.two_ranks import Batches, result, train
 
 
-def make(group: FSDP, fields: dict) -> TrainState:
-    group.spec = spec("fsdp", gpus_per_node=2, **fields)
-    model = network()
-    if group.rank == 1:
-        with torch.no_grad():
-            model[0].weight.zero_()  # rank 0's weights must come
-    return build(group.spec, group, model)
-
-
-def batches(group: FSDP, subject: TrainState) -> Batches:
-    return Batches(group.rank, subject.spec.virtual_workers, subject.spec.accumulation)
+def prepare(group: FSDP) -> None:
+    """Divide the network into several units."""
+    fsdp.UNIT = 100
 
 
 class Scaled(nn.Module):
@@ -40,9 +25,8 @@ class Scaled(nn.Module):
         return self.scale * self.linear(rows)
 
 
-def goes_on_in(group: FSDP, fields: dict) -> list[str]:
+def goes_on_in(group: FSDP) -> list[str]:
     """Return the type in which a network with a weight of its own goes on: one rank, sharded."""
-    group.spec = spec("fsdp", gpus_per_node=2, **fields)
     model, half = Scaled(), group.spec.precision == "bf16"
     types = []
     for sharded in (False, True):
@@ -66,9 +50,8 @@ class Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def undisturbed(group: FSDP, fields: dict) -> dict:
-    types = goes_on_in(group, fields)
-    subject = make(group, fields)
+def undisturbed(group: FSDP, subject: TrainState, batches: Batches) -> dict:
+    """Train, and note what is gathered."""
     computed: dict[str, set[str]] = {}
     hooks = [
         one.register_forward_pre_hook(
@@ -79,7 +62,7 @@ def undisturbed(group: FSDP, fields: dict) -> dict:
         for one in subject.network.modules()
         if hasattr(one, "weight")
     ]
-    losses = train(subject, batches(group, subject))
+    losses = train(subject, batches)
     for hook in hooks:
         hook.remove()
     with subject.evaluating():
@@ -90,35 +73,13 @@ def undisturbed(group: FSDP, fields: dict) -> dict:
     return {
         **result(subject, losses),
         "computed": {kind: sorted(types) for kind, types in computed.items()},
-        "goes_on_in": types,
         "gathers": gathers.names,
         "units": group.describe()["units"],
+        "goes_on_in": goes_on_in(group),  # the last: it sets another network up
         "whole": sum(one.numel() for one in parts),
         "kept": sum(one.to_local().numel() for one in parts),
     }
 
 
-def resumed(group: FSDP, fields: dict, path: Path) -> dict:
-    subject = make(group, fields)
-    losses = train(subject, batches(group, subject), [0])
-    save(path, subject, 1)
-    group.barrier()
-    subject = make(group, fields)
-    assert load(path, subject) == 1
-    return result(subject, losses + train(subject, batches(group, subject), [1]))
-
-
-def main(cases: list[dict], out: Path) -> None:
-    fsdp.UNIT = UNIT
-    group = FSDP(spec("fsdp", gpus_per_node=2))
-    for number, fields in enumerate(cases):
-        done = {
-            "undisturbed": undisturbed(group, fields),
-            "resumed": resumed(group, fields, out / f"{number}.checkpoint"),
-        }
-        torch.save(done, out / f"{number}.rank{group.rank}.pt")
-    group.teardown()
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]), Path(sys.argv[2]))
+def forget(group: FSDP) -> None:
+    """Do nothing: FSDP keeps nothing of a network that is gone."""

@@ -14,7 +14,7 @@ from ddl_core.config import RunSpec
 from ddl_core.loop import EpochLoop
 from ddl_core.strategies import ddp
 from ddl_core.strategies.ddp import DDP
-from tests.core.strategies.deepspeed_ranks import STEPS, Batches, build, spec
+from tests.core.strategies.two_ranks import STEPS, Batches, build, spec
 from tests.planted import tiny
 
 MIB = 1024 * 1024

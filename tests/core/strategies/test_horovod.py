@@ -1,11 +1,8 @@
-"""Horovod in real processes: what DDP computes, its own settings, life after faults."""
+"""Horovod in real processes: what DDP computes, its own settings, where its ranks meet."""
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,65 +16,25 @@ from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_tools.launch import commands, ranks
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.run import Attempt, RunRecord, read_epochs, read_record, write_record
+from ddl_tools.records.run import Attempt, read_epochs, read_record, write_record
 from ddl_tools.records.storage import now
 from tests.closeness import assert_near, falls
-from tests.core.strategies.faulty_worker import PLANTED
-from tests.launch.running import error_of, free_port, processes_of, two_ranks
-from tests.pictures import write_pictures
+from tests.core.strategies.conftest import RUN, TWO, failed, needs_horovod
+from tests.launch.running import free_port, two_ranks
 
 pytestmark = pytest.mark.usefixtures("planted_names")
 
-# Two epochs of ten steps, four virtual workers, batch normalisation, momentum, weight decay.
-RUN: dict[str, Any] = {
-    "model": "tiny",
-    "device": "cpu",
-    "image_size": 16,
-    "classes": 4,
-    "local_batch_size": 4,
-    "epochs": 2,
-    "warmup_epochs": 1,
-    "schedule": "constant",
-    "discard_steps": 0,
-    "base_lr": 0.01,
-    "loader_workers": 0,
-}
-HOROVOD = {"strategy": "horovod", "gpus_per_node": 2, "accumulation": 2}
+HOROVOD = {"strategy": "horovod", **TWO}
 
 # docs/contributing/test-tolerances.md explains these.
 STATE_TOLERANCE = 1e-4
 LOSS_TOLERANCE = 1e-5
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory) -> Callable[..., Path]:
-    """Return a function that plans a run on pictures of ten steps."""
-    images = write_pictures(tmp_path_factory.mktemp("images"), 160, 10)
-
-    def planned(directory: Path, **fields: Any) -> Path:
-        spec = RunSpec(**{**RUN, **HOROVOD, **fields})
-        write_record(directory, RunRecord.plan("test", spec, str(images)))
-        return directory
-
-    return planned
-
-
 def test_without_horovod_its_arm_says_what_to_run(monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "_is_installed", lambda package: False)
     with pytest.raises(NotInstalledError, match="make horovod"):
         ranks.command(RunSpec(**RUN, **HOROVOD), tmp_path, tmp_path)
-
-
-def horovod_is_there() -> bool:
-    """Say whether Horovod is there; in CI it has to be."""
-    if find_spec("horovod") is None and os.environ.get("CI"):
-        raise AssertionError("CI tests the real Horovod, which is missing here: run `make horovod`")
-    return find_spec("horovod") is not None
-
-
-needs_horovod = pytest.mark.skipif(
-    not horovod_is_there(), reason="Horovod is missing; run `make horovod`"
-)
 
 
 def with_horovod(test: Any) -> Any:
@@ -108,7 +65,7 @@ def pair(plan, tmp_path_factory) -> dict[str, Path]:
     """The same work by two ranks of Horovod and of DDP."""
     done = {}
     for name in ("horovod", "ddp"):
-        done[name] = plan(tmp_path_factory.mktemp(name), strategy=name)
+        done[name] = plan(tmp_path_factory.mktemp(name), strategy=name, **TWO)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOROVOD_TIMELINE", str(done[name] / "timeline.json"))
             patch.setenv("HOROVOD_TIMELINE_MARK_CYCLES", "1")
@@ -203,7 +160,7 @@ def test_above_16_nodes_horovods_ranks_meet_over_mpi(strategy, monkeypatch):
 @with_horovod
 def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(plan, tmp_path):
     """As under srun, where rank 0 itself keeps what the others read; then reductions work."""
-    run = plan(tmp_path / "run")
+    run = plan(tmp_path / "run", **HOROVOD)
     record = read_record(run)
     record.attempts.append(Attempt(started_utc=now()))
     write_record(run, record)
@@ -223,7 +180,7 @@ def test_a_late_rank_meets_the_others_where_no_agent_keeps_the_store(plan, tmp_p
 
 @with_horovod
 def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, plan, tmp_path, monkeypatch):
-    run = plan(tmp_path / "run", horovod_fusion_mb=0, horovod_cycle_ms=25)
+    run = plan(tmp_path / "run", **HOROVOD, horovod_fusion_mb=0, horovod_cycle_ms=25)
     monkeypatch.setenv("HOROVOD_TIMELINE", str(run / "timeline.json"))
     monkeypatch.setenv("HOROVOD_TIMELINE_MARK_CYCLES", "1")
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "12345")  # the run decides, not the environment
@@ -251,47 +208,14 @@ def test_fusion_and_cycle_change_the_traffic_and_not_the_result(pair, plan, tmp_
     assert cycle_ms(run) > 1.5 * cycle_ms(pair["horovod"])
 
 
-def failed(run: Path, fault: str, words: str) -> tuple[str, int | None]:
-    """Run with a fault of `faulty_worker`; return the error and the rank that the record has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "WORKER", "tests.core.strategies.faulty_worker")
-        patch.setenv("DDL_TEST_FAULT", fault)
-        with pytest.raises(LaunchError, match=words):
-            run_ranks(run, stall_timeout=10)
-    assert processes_of(run) == []
-    error = error_of(run)
-    return error.kind, error.rank
-
-
 @pytest.mark.numeric
+@pytest.mark.extended
 @with_horovod
-@pytest.mark.parametrize("channels_last", [False, pytest.param(True, marks=pytest.mark.extended)])
-def test_a_killed_rank_fails_the_run_which_resumes_to_the_same_weights(
-    pair, plan, tmp_path, channels_last
-):
-    """With channels_last neither weights, gradients nor momenta are contiguous."""
-    run = plan(tmp_path / "run", channels_last=channels_last)
+def test_a_run_of_channels_last_resumes(pair, plan, tmp_path):
+    """Neither weights, gradients nor momenta are contiguous."""
+    run = plan(tmp_path / "run", **HOROVOD, channels_last=True)
     assert failed(run, "kill", "rank 1 was killed by SIGKILL") == ("Killed", 1)
-    record = run_ranks(run)
-    assert [attempt.status for attempt in record.attempts] == ["failed", "completed"]
-    if channels_last:
-        laid_out = state(run)
-        assert laid_out["momentum 0"].is_contiguous(memory_format=torch.channels_last)
-        assert_near(laid_out, state(pair["ddp"]), STATE_TOLERANCE)
-    else:
-        assert record.weights_sha256 == read_record(pair["horovod"]).weights_sha256
-
-
-@with_horovod
-@pytest.mark.parametrize(
-    ("fault", "kind", "words"),
-    [
-        ("raise", "ValueError", PLANTED),
-        pytest.param(
-            "hang", "Timeout", "(?s)the others wait for rank 1.*step", marks=pytest.mark.extended
-        ),
-    ],
-)
-def test_the_rank_that_failed_is_named(plan, tmp_path, fault, kind, words):
-    run = plan(tmp_path / "run", checkpoint_every=0)
-    assert failed(run, fault, words) == (kind, 1)
+    run_ranks(run)
+    laid_out = state(run)
+    assert laid_out["momentum 0"].is_contiguous(memory_format=torch.channels_last)
+    assert_near(laid_out, state(pair["ddp"]), STATE_TOLERANCE)

@@ -1,4 +1,4 @@
-"""What tests of two ranks of torch share: their start, the process they have to equal, how near."""
+"""What tests of two ranks of torch share: their data, their start, the process they must equal."""
 
 import json
 import os
@@ -8,29 +8,93 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from ddl_core.config import RunSpec
+from ddl_core.loaders.base import Loader
+from ddl_core.loop import EpochLoop
+from ddl_core.optim import make_optimizer
+from ddl_core.step import TrainState
 from ddl_core.strategies.base import Single
 from ddl_tools.processes import import_path
 from tests.closeness import assert_far, assert_near, falls
-from tests.core.strategies.deepspeed_ranks import (
-    BASE_LR,
-    Batches,
-    build,
-    network,
-    result,
-    spec,
-    train,
-)
+from tests.planted import tiny
 
 RANKS = 2
+STEPS = 10  # of each of two epochs
+BATCH = 4
+BASE_LR = 0.01  # at which it learns: what rounding does stays as small as it is
 
 Fields = dict[str, Any]
 
 
-def start(module: str, cases: list[Fields], out: Path, **environment: str) -> str:
-    """Run a module of this folder as two ranks, with warnings as errors; return what it said."""
+class Batches(Loader):
+    """Micro-batches of one rank: number m of step s belongs to virtual worker rank * a + m."""
+
+    classes = 3
+
+    def __init__(self, rank: int, workers: int, accumulation: int) -> None:
+        self.images = STEPS * workers * BATCH
+        self._mine = [
+            step * workers + rank * accumulation + micro
+            for step in range(STEPS)
+            for micro in range(accumulation)
+        ]
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._mine)
+
+    def __iter__(self):
+        for number in self._mine:
+            generator = torch.Generator().manual_seed(1000 * self._epoch + number)
+            images = torch.randn(BATCH, 3, 16, 16, generator=generator)
+            labels = torch.randint(3, (BATCH,), generator=generator)
+            images[torch.arange(BATCH), labels] += 1  # a colour to learn
+            yield images, labels
+
+
+def network() -> nn.Module:
+    """Make a network with batch statistics, and an odd number of parameters to share."""
+    torch.manual_seed(0)
+    return tiny(3)
+
+
+def spec(strategy: str, **fields) -> RunSpec:
+    common = {"classes": 3, "local_batch_size": BATCH, "epochs": 2, "warmup_epochs": 0.5}
+    common |= {"base_lr": BASE_LR, "schedule": "constant"}
+    return RunSpec(
+        **{**common, "strategy": strategy, "weight_decay": 0.01, "device": "cpu", **fields}
+    )
+
+
+def build(run: RunSpec, group, model: nn.Module) -> TrainState:
+    """Make the subject; with fp16 its scale is one that no step of this network overflows."""
+    if run.channels_last:
+        model.to(memory_format=torch.channels_last)
+    subject = TrainState(run, group, model, make_optimizer(run, model))
+    if subject.scaler.is_enabled():
+        subject.scaler = torch.amp.GradScaler("cpu", init_scale=1024)
+    return subject
+
+
+def train(subject: TrainState, batches: Batches, epochs=(0, 1)) -> list[float]:
+    return [EpochLoop(subject).train(batches, epoch).loss for epoch in epochs]
+
+
+def result(subject: TrainState, losses: list[float]) -> dict:
+    full = subject.strategy.full_state(subject.network, subject.optimizer)
+    weights = {name: value.clone() for name, value in full["model"].items()}
+    return {"losses": losses, "weights": weights, "optimizer": full["optimizer"]}
+
+
+def start(cases: list[Fields], out: Path, **environment: str) -> str:
+    """Train cases of one strategy on two ranks, with warnings as errors; return what they said."""
     launch = [sys.executable, "-W", "error", "-m", "torch.distributed.run", "--standalone"]
-    ranks = ["--nproc-per-node", str(RANKS), "-m", f"tests.core.strategies.{module}"]
+    ranks = ["--nproc-per-node", str(RANKS), "-m", "tests.core.strategies.ranks"]
     done = subprocess.run(
         [*launch, *ranks, json.dumps(cases), str(out)],
         env={**os.environ, "PYTHONPATH": import_path(), **environment},
@@ -50,7 +114,7 @@ def left(out: Path, number: int) -> list[dict]:
 
 def single(fields: Fields, **unfair: Any) -> dict:
     """Train one process that accumulates what the two ranks do."""
-    shared = {k: v for k, v in fields.items() if not k.startswith("deepspeed_")}
+    shared = {k: v for k, v in fields.items() if not k.startswith(("deepspeed_", "strategy"))}
     accumulation = RANKS * shared.pop("accumulation", 1)
     run = spec("single", accumulation=accumulation, **shared, **unfair)
     subject = build(run, Single(run), network())

@@ -1,0 +1,203 @@
+"""Two ranks under every strategy: results of one process, and of a run that was not stopped."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.strategies.conftest import STRATEGIES, on
+from tests.core.strategies.deepspeed_ranks import SLEPT_S
+from tests.core.strategies.two_ranks import (
+    STEPS,
+    Fields,
+    check_like_one_process,
+    check_resumed,
+    check_unfair_is_far,
+    left,
+    start,
+)
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+
+# The first three in every run, under each strategy.
+SETTINGS: list[Fields] = [
+    {},
+    {"accumulation": 2},
+    {"precision": "bf16"},
+    {"momentum": 0.0},
+    {"precision": "bf16", "accumulation": 2},
+    {"decay_norm_bias": False},
+]
+# Of DeepSpeed alone; the first three in every run.
+OF_DEEPSPEED: list[tuple[str, Fields]] = [
+    ("zero3", {"accumulation": 2, "deepspeed_overlap_comm": True}),
+    ("zero3", {"deepspeed_bucket_elements": 1000}),  # several a step
+    ("zero0", {"channels_last": True}),
+    ("zero1", {"accumulation": 2, "deepspeed_overlap_comm": True}),
+    ("zero2", {"accumulation": 2, "deepspeed_overlap_comm": True}),
+    ("zero2", {"deepspeed_bucket_elements": 1000}),
+    ("zero0", {"precision": "fp16"}),  # DeepSpeed never forgets half precision: the last
+]
+OFTEN = 3
+# Repeated under other instruction sets: the rest is the same arithmetic, shared out differently.
+REPEATED = ["zero2-accumulation=2", "zero0-precision=bf16", "horovod"]
+
+
+def marked(name: str, setting: Fields, often: bool) -> Any:
+    words = (f"{key.removeprefix('deepspeed_')}={value}" for key, value in setting.items())
+    title = "-".join([name, *words])
+    marks = [pytest.mark.extended] * (not often) + [pytest.mark.numeric] * (title in REPEATED)
+    return on({**STRATEGIES[name], **setting}, *marks, name=title)
+
+
+CASES = [
+    *(marked(name, one, at < OFTEN) for name in STRATEGIES for at, one in enumerate(SETTINGS)),
+    *(marked(name, one, at < OFTEN) for at, (name, one) in enumerate(OF_DEEPSPEED)),
+]
+
+
+def only(name: str) -> Any:
+    own = [case for case in CASES if case.values[0]["strategy"] == name]
+    return pytest.mark.parametrize("case", own)
+
+
+of_deepspeed, of_fsdp = only("deepspeed"), only("fsdp")
+
+
+CASES_IN_ORDER: list[Fields] = [case.values[0] for case in CASES]
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Fields:
+    """The fields of a strategy and a setting."""
+    fields: Fields = request.param
+    return fields
+
+
+@pytest.fixture(scope="module")
+def started(request, tmp_path_factory) -> Callable[[Fields], list[dict]]:
+    """Return what the ranks left of a case; one start of two ranks for all of a strategy."""
+    asked = [item.callspec.params["case"] for item in request.session.items
+             if item.path == request.node.path]  # fmt: skip
+    done: dict[str, tuple[list[Fields], Path]] = {}
+
+    def of(case: Fields) -> list[dict]:
+        name = case["strategy"]
+        if name not in done:
+            cases = [one for one in CASES_IN_ORDER if one in asked and one["strategy"] == name]
+            out = tmp_path_factory.mktemp(name)
+            home = out / "home"
+            home.mkdir()
+            said = start(cases, out, HOME=str(home))
+            if name == "deepspeed":
+                assert said == ""  # nothing that alarms
+                assert list(home.iterdir()) == []
+            done[name] = cases, out
+        cases, out = done[name]
+        return left(out, cases.index(case))
+
+    return of
+
+
+@pytest.fixture
+def trained(started, case) -> list[dict]:
+    """What the two ranks left of a case."""
+    return started(case)
+
+
+def test_two_ranks_train_like_one_process_that_accumulates(trained, case) -> None:
+    check_like_one_process(trained, case)
+
+
+def test_a_rate_one_percent_higher_is_seen(trained, case) -> None:
+    check_unfair_is_far(trained, case)
+
+
+def test_a_resumed_run_ends_with_the_same_bits(trained) -> None:
+    check_resumed(trained)
+
+
+@of_deepspeed
+def test_rank_0_alone_keeps_what_stage_3_gathered(trained, case):
+    stage = case["deepspeed_zero_stage"]
+    kept = trained[1]["undisturbed"]
+    assert (kept["weights"]["0.weight"].numel() == 0) == (stage == 3)
+    momenta = [one["momentum_buffer"] for one in kept["optimizer"]["state"].values()]
+    gathered = [one for one in momenta if one is not None and stage]
+    assert all(one.numel() == 0 for one in gathered)
+
+
+@of_deepspeed
+def test_each_update_is_one_step_and_waits_for_nothing(trained, case):
+    for rank in trained:
+        got = rank["undisturbed"]
+        assert got["steps"] == 2 * STEPS
+        assert (got["timer"], got["synchronised"]) == (False, False)
+        # fp16 needs to know, under every strategy, whether a gradient is infinite.
+        # Stage 3 reads the norm of the gradients, whatever it is told.
+        waits = case.get("precision") == "fp16" or case["deepspeed_zero_stage"] == 3
+        assert got["waits"] == (STEPS if waits else 0)
+
+
+@of_deepspeed
+def test_a_reduction_that_backward_waits_for_is_not_booked_as_computing(trained, case):
+    stage = case["deepspeed_zero_stage"]
+    waits = stage > 1 or case.get("deepspeed_overlap_comm", False)
+    for rank in trained:
+        spent = rank["undisturbed"]["spent"]
+        assert (spent is None) == (waits or stage == 0)  # of stage 0 none was slowed down
+        assert spent is None or spent["transfer_s"] + spent["waiting_s"] > STEPS * SLEPT_S
+
+
+@of_deepspeed
+def test_what_it_says_of_its_communication_is_what_it_does(trained, case):
+    stage = case["deepspeed_zero_stage"]
+    for rank in trained:
+        told = rank["undisturbed"]["communication"]
+        assert (told["library"], told["dtype"]) == ("gloo", "float32")
+        assert told["overlap"] is case.get("deepspeed_overlap_comm", False)
+        assert told["bucket_elements"] == case.get("deepspeed_bucket_elements", 500_000_000)
+        assert ("allgather_bucket_elements" in told) == (stage in (1, 2))
+        assert ("kept_elements" in told) == (stage == 3)
+        assert rank["undisturbed"]["reduced_by"] == (None if stage else told["bucket_elements"])
+
+
+@of_fsdp
+def test_rank_0_alone_keeps_what_was_gathered(trained) -> None:
+    kept = trained[1]["undisturbed"]
+    assert {kept["weights"][name].numel() for name in ("0.weight", "8.bias")} == {0}
+    momenta = [one["momentum_buffer"] for one in kept["optimizer"]["state"].values()]
+    assert not any(one.numel() for one in momenta if one is not None)
+
+
+@of_fsdp
+def test_each_rank_keeps_its_part(trained) -> None:
+    first, second = (rank["undisturbed"] for rank in trained)
+    assert first["units"] > 2
+    assert first["kept"] + second["kept"] == first["whole"] == second["whole"]
+    assert max(first["kept"], second["kept"]) < 0.7 * first["whole"]
+
+
+@of_fsdp
+def test_no_state_is_gathered_by_the_collective_that_crashed(trained) -> None:
+    """See `fsdp._whole`."""
+    assert all(not rank["undisturbed"]["gathers"] for rank in trained)
+
+
+@of_fsdp
+def test_weights_are_gathered_as_they_are_computed_with(trained, case) -> None:
+    """Autocast makes no copy of weights that come in its type, and takes normalisation in fp32."""
+    half = case.get("precision") == "bf16"
+    for rank in trained:
+        computed = rank["undisturbed"]["computed"]
+        assert computed["BatchNorm2d"] == ["torch.float32"]
+        want = ["torch.bfloat16" if half else "torch.float32"]
+        assert computed["Conv2d"] == computed["Linear"] == want
+
+
+@of_fsdp
+def test_a_network_goes_on_in_the_type_that_one_process_has(trained, case) -> None:
+    for rank in trained:
+        alone, sharded = rank["undisturbed"]["goes_on_in"]
+        assert sharded == alone
