@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 from ddl_core.files import some
 from ddl_tools.doctor.finding import Finding, State
@@ -12,21 +13,35 @@ from ddl_tools.records.probe import Answer, Interface, ProbeRecord, Reading, siz
 FEW_FILES = 1024
 NCCL = "NCCL_SOCKET_IFNAME"
 BINDING = "cpu_bind = 'cores' in the site's file (srun), with cpus_per_rank cores for each"
+NOT_SO_FAR = "the ranks did not come so far"
 INTERFACES = "gloo_interface, nccl_interface in the site's file"
 
-Verdict = tuple[State, str] | tuple[State, str, str]  # detail, remedy
+Verdict = tuple[State, str] | tuple[State, str, dict[str, str]]
+"""State, detail, and words that the remedy names."""
+
+
+class Judgement(NamedTuple):
+    """What one line of the report says, if `predicate` returns a verdict."""
+
+    subject: str
+    predicate: Callable[[ProbeRecord], Verdict | None]
+    remedy: str  # names words of the verdict in braces; not used where all is well
 
 
 def judge(record: ProbeRecord, directory: Path) -> list[Finding]:
     """Return the findings of a probe; of one that failed, those that its ranks came to."""
-    checks = CHECKS if record.answers else {}
-    return [
-        Finding("ranks", *_answers(record, directory)),
-        *(Finding(subject, *check(record)) for subject, check in checks.items()),
-    ]
+    findings = [Finding("ranks", *_answers(record, directory))]
+    for one in JUDGEMENTS if record.answers else ():
+        if one.subject == findings[-1].subject:
+            continue  # an earlier judgement had something to say
+        if verdict := one.predicate(record):
+            state, detail, *words = verdict
+            remedy = "" if state == "ok" else one.remedy.format(**dict(*words))
+            findings.append(Finding(one.subject, state, detail, remedy))
+    return findings
 
 
-def _answers(record: ProbeRecord, directory: Path) -> Verdict:
+def _answers(record: ProbeRecord, directory: Path) -> tuple[State, str] | tuple[State, str, str]:
     if record.status == "completed":
         hosts = len({answer.host for answer in record.answers})
         return "ok", f"{record.spec.world_size} on {hosts} host(s), all answered"
@@ -65,18 +80,22 @@ def _hosts(record: ProbeRecord) -> dict[str, list[Answer]]:
     return hosts
 
 
-def _cores(record: ProbeRecord) -> Verdict:
+def _missing_cores(record: ProbeRecord) -> Verdict | None:
+    """Look for a rank that may use fewer cores than the site grants it."""
+    granted = record.cores_per_rank or 0
+    for one in record.answers:
+        if len(one.cores) < granted:
+            detail = f"rank {one.rank} may use {len(one.cores)} core(s) of the {granted} asked for"
+            return "bad", f"{detail} ({span(one.cores)})"
+    return None
+
+
+def _shared_cores(record: ProbeRecord) -> Verdict:
     """Look for cores that two ranks share.
 
     Ranks that may all use the same cores, of which there is one for each, are not bound, as on a
     laptop; all other ranks that share cores are bound wrongly.
     """
-    granted = record.cores_per_rank or 0
-    for one in record.answers:
-        if len(one.cores) < granted:
-            detail = f"rank {one.rank} may use {len(one.cores)} core(s) of the {granted} asked for"
-            remedy = "cpu_bind in the site's file; or SLURM gives fewer: cpus_per_rank"
-            return "bad", f"{detail} ({span(one.cores)})", remedy
     bound, loose = [], []
     for host, answers in _hosts(record).items():
         cores = answers[0].cores
@@ -89,9 +108,9 @@ def _cores(record: ProbeRecord) -> Verdict:
                 ranks = f"{first.rank} and {second.rank}"
                 bound.append(f"ranks {ranks} share cores {span(shared)} of {host}")
     if bound:
-        return "bad", some(bound, "; "), BINDING
+        return "bad", some(bound, "; ")
     if loose:
-        return "warn", f"{some(loose, '; ')}: not bound, the system moves them", BINDING
+        return "warn", f"{some(loose, '; ')}: not bound, the system moves them"
     each = span({len(one.cores) for one in record.answers})
     return "ok", f"{each} for each rank, none shared"
 
@@ -102,8 +121,7 @@ def _loader_processes(record: ProbeRecord) -> Verdict:
         reached = {core for cores in one.loader_cores for core in cores}
         if one.loader_cores and reached < set(one.cores):
             cores = f"cores {span(reached)} of its {span(one.cores)}"
-            remedy = "unset OMP_PROC_BIND, KMP_AFFINITY and GOMP_CPU_AFFINITY in the environment"
-            return "bad", f"those of rank {one.rank} may use {cores}", remedy
+            return "bad", f"those of rank {one.rank} may use {cores}"
     number = record.spec.loader_workers
     return (
         "ok",
@@ -121,8 +139,7 @@ def _busy_threads(record: ProbeRecord) -> Verdict:
                 f"{busy} busy threads on {cores} cores of {host}: {len(answers)} rank(s) with "
                 f"{record.spec.loader_workers} loader processes each"
             )
-            remedy = "fewer loader_workers in the study (--loader-workers here), more cpus_per_rank"
-            return "warn", detail, remedy
+            return "warn", detail
     return "ok", f"{each} for each rank, and a core for each"
 
 
@@ -134,8 +151,7 @@ def _devices(record: ProbeRecord) -> Verdict:
                     f"ranks {one.rank} and {other.rank} both compute on {one.device_id} of {host} "
                     f"({one.visible or 'nothing hides devices'})"
                 )
-                remedy = "visible_devices, gpu_bind in the site's file; fewer ranks than GPUs"
-                return "bad", detail, remedy
+                return "bad", detail
     kinds = {str(one.device.get("accelerator") or "CPU") for one in record.answers}
     each = "; a GPU for each rank" if all(one.device_id for one in record.answers) else ""
     return "ok", ", ".join(sorted(kinds)) + each
@@ -150,9 +166,14 @@ def _shared_memory(record: ProbeRecord) -> Verdict:
         free = min(one.shared_memory_bytes for one in answers)
         if need > free:
             detail = f"{free / 1e9:.1f} GB free on {host}, loaders may hold {need / 1e9:.1f} GB"
-            remedy = "a larger /dev/shm (containers: --shm-size), fewer loader_workers or prefetch"
-            return "bad", detail, remedy
+            return "bad", detail
     return "ok", f"{min(one.shared_memory_bytes for one in record.answers) / 1e9:.1f} GB free"
+
+
+def _hard_limit(record: ProbeRecord) -> Verdict | None:
+    """Judge open files where ranks have raised their limit as far as they can."""
+    soft, hard = min(one.open_files for one in record.answers)
+    return _open_files(record) if soft == hard else None
 
 
 def _open_files(record: ProbeRecord) -> Verdict:
@@ -160,14 +181,12 @@ def _open_files(record: ProbeRecord) -> Verdict:
     soft, hard = min(one.open_files for one in record.answers)
     if soft < 0:
         return "ok", "no limit"
-    remedy = f"setup = ['ulimit -n {hard if hard > 0 else 'unlimited'}'] in the site's file"
-    if soft == hard:  # ranks raise their own to it
-        remedy = "ask who runs the machine for a higher hard limit"
+    words = {"most": str(hard) if hard > 0 else "unlimited"}
     shards = max((one.reading.shards or 0 for one in record.answers if one.reading), default=0)
     if shards > soft // 4:
         detail = f"limit {soft}: {soft // 4} of {shards} shards stay open, others open anew"
-        return "warn", detail, remedy
-    return "warn" if soft < FEW_FILES else "ok", f"limit {soft}", remedy
+        return "warn", detail, words
+    return "warn" if soft < FEW_FILES else "ok", f"limit {soft}", words
 
 
 def _caches(record: ProbeRecord) -> Verdict:
@@ -175,7 +194,7 @@ def _caches(record: ProbeRecord) -> Verdict:
     for host, folder in folders:
         if folder.error:
             detail = f"{folder.variable} = {folder.path} on {host}: {folder.error}"
-            return "bad", detail, f"caches in the site's file, or another {folder.variable}"
+            return "bad", detail, {"variable": folder.variable}
     kinds = ", ".join(sorted({folder.file_system for _, folder in folders}))
     return "ok", f"writable, on {kinds}" if kinds else "none set: in the home folder"
 
@@ -187,7 +206,7 @@ def _interfaces(record: ProbeRecord) -> Verdict:
         for variable, value in one.wanted_interfaces.items():
             if missing := _missing(variable, value, there):
                 detail = f"{variable} = {value!r}: {one.host} has no {missing!r}"
-                return "bad", detail, f"{INTERFACES}; there are: {', '.join(there)}"
+                return "bad", detail, {"there": ", ".join(there)}
     named = sorted({text for one in record.answers for text in one.wanted_interfaces.values()})
     return "ok", f"named: {', '.join(named)}" if named else "none named"
 
@@ -203,11 +222,15 @@ def _missing(variable: str, value: str, there: list[str]) -> str | None:
     return None
 
 
+def _no_connections(record: ProbeRecord) -> Verdict | None:
+    if any(one.used_interfaces for one in record.answers):
+        return None
+    return "ok" if record.spec.world_size == 1 else "unknown", "none"
+
+
 def _connections(record: ProbeRecord) -> Verdict:
     """Name the interfaces of the ranks' connections; look for a faster one."""
     used = sorted({name for one in record.answers for name in one.used_interfaces})
-    if not used:
-        return "ok" if record.spec.world_size == 1 else "unknown", "none"
     speeds: dict[str, int] = {}
     for one in record.answers:
         own = {interface.name: _speed(interface) for interface in one.interfaces}
@@ -216,7 +239,7 @@ def _connections(record: ProbeRecord) -> Verdict:
         faster = [i.name for i in one.interfaces if best and i.addresses and _speed(i) > best]
         if faster and "lo" not in one.used_interfaces:
             detail = f"{one.host} used {', '.join(used)} ({best} Mbit/s), slower than {faster[0]}"
-            return "warn", detail, INTERFACES
+            return "warn", detail
     shown = (f"{name} ({speeds[name]} Mbit/s)" if speeds.get(name) else name for name in used)
     return "ok", f"over {', '.join(shown)}"
 
@@ -225,14 +248,19 @@ def _speed(interface: Interface) -> int:
     return interface.speed_mbit_per_s or 0
 
 
+def _wrong_sum(record: ProbeRecord) -> Verdict | None:
+    wrong = [one.rank for one in record.answers if one.sum_is_right is False]
+    return ("bad", f"the sum over ranks is wrong on ranks {span(wrong)}") if wrong else None
+
+
+def _no_all_reduce(record: ProbeRecord) -> Verdict | None:
+    if record.answers[0].all_reduce:
+        return None
+    return "unknown", "one rank" if record.spec.world_size == 1 else NOT_SO_FAR
+
+
 def _all_reduce(record: ProbeRecord) -> Verdict:
-    if wrong := [one.rank for one in record.answers if one.sum_is_right is False]:
-        remedy = "another version of NCCL, or of its network plug-in"
-        return "bad", f"the sum over ranks is wrong on ranks {span(wrong)}", remedy
     ranks, first = record.spec.world_size, record.answers[0]
-    if not first.all_reduce:
-        reason = "one rank" if ranks == 1 else "the ranks did not come so far"
-        return "unknown", reason, "--ranks or --nodes 2"
     small, large = first.all_reduce[0], first.all_reduce[-1]
     detail = (
         f"{small.seconds * 1e6:.0f} us for {size_text(small.bytes)}, bus bandwidth "
@@ -241,20 +269,25 @@ def _all_reduce(record: ProbeRecord) -> Verdict:
     if not first.omitted_bytes:
         return "ok", detail
     size, limit = size_text(first.omitted_bytes[0]), f"{record.collective_limit_s:.0f} s"
-    detail += f"; {size} and more left out: over {limit}"
-    return "warn", detail, f"a faster interface: {INTERFACES}"
+    return "warn", f"{detail}; {size} and more left out: over {limit}"
+
+
+def _unreadable(record: ProbeRecord) -> Verdict | None:
+    for one in record.answers:
+        if one.reading_error:
+            return "bad", f"rank {one.rank} on {one.host}: {one.reading_error.splitlines()[0]}"
+    return None
+
+
+def _not_read(record: ProbeRecord) -> Verdict | None:
+    if any(one.reading for one in record.answers):
+        return None
+    return "unknown", "no data named" if record.data_dir is None else NOT_SO_FAR
 
 
 def _reading(record: ProbeRecord) -> Verdict:
     """Compare reading with the most that loaders could use: decoding alone on all their cores."""
-    for one in record.answers:
-        if one.reading_error:
-            text = f"rank {one.rank} on {one.host}: {one.reading_error.splitlines()[0]}"
-            return "bad", text, "--data DIR; a folder that all nodes see"
     found = [(one.reading, len(one.cores)) for one in record.answers if one.reading]
-    if not found:
-        detail = "no data named" if record.data_dir is None else "the ranks did not come so far"
-        return "unknown", detail, "--data DIR"
     cold = sum(reading.images / reading.cold_s for reading, _ in found)
     warm = sum(reading.images / reading.warm_s for reading, _ in found)
     amount = sum(reading.bytes / reading.cold_s for reading, _ in found)
@@ -264,8 +297,7 @@ def _reading(record: ProbeRecord) -> Verdict:
         f"decode at most {need:.0f} images/s"
     )
     if cold < need:
-        remedy = "TFRecord (ddl data convert), a faster file system; look closer: ddl bench loader"
-        return "warn", f"{detail}: reading may be the limit", remedy
+        return "warn", f"{detail}: reading may be the limit"
     return "ok", detail
 
 
@@ -275,16 +307,46 @@ def _decodable(reading: Reading, cores: int) -> float:
     return one_core * min(reading.threads, cores)
 
 
-CHECKS: dict[str, Callable[[ProbeRecord], Verdict]] = {
-    "cores of ranks": _cores,
-    "loader processes": _loader_processes,
-    "busy threads": _busy_threads,
-    "devices": _devices,
-    "/dev/shm": _shared_memory,
-    "open files": _open_files,
-    "caches of ranks": _caches,
-    "interface": _interfaces,
-    "connections": _connections,
-    "all-reduce": _all_reduce,
-    "reading": _reading,
-}
+# Of a subject, the first judgement that returns a verdict counts.
+JUDGEMENTS = [
+    Judgement(
+        "cores of ranks",
+        _missing_cores,
+        "cpu_bind in the site's file; or SLURM gives fewer: cpus_per_rank",
+    ),
+    Judgement("cores of ranks", _shared_cores, BINDING),
+    Judgement(
+        "loader processes",
+        _loader_processes,
+        "unset OMP_PROC_BIND, KMP_AFFINITY and GOMP_CPU_AFFINITY in the environment",
+    ),
+    Judgement(
+        "busy threads",
+        _busy_threads,
+        "fewer loader_workers in the study (--loader-workers here), more cpus_per_rank",
+    ),
+    Judgement(
+        "devices", _devices, "visible_devices, gpu_bind in the site's file; fewer ranks than GPUs"
+    ),
+    Judgement(
+        "/dev/shm",
+        _shared_memory,
+        "a larger /dev/shm (containers: --shm-size), fewer loader_workers or prefetch",
+    ),
+    Judgement("open files", _hard_limit, "ask who runs the machine for a higher hard limit"),
+    Judgement("open files", _open_files, "setup = ['ulimit -n {most}'] in the site's file"),
+    Judgement("caches of ranks", _caches, "caches in the site's file, or another {variable}"),
+    Judgement("interface", _interfaces, f"{INTERFACES}; there are: {{there}}"),
+    Judgement("connections", _no_connections, ""),
+    Judgement("connections", _connections, INTERFACES),
+    Judgement("all-reduce", _wrong_sum, "another version of NCCL, or of its network plug-in"),
+    Judgement("all-reduce", _no_all_reduce, "--ranks or --nodes 2"),
+    Judgement("all-reduce", _all_reduce, f"a faster interface: {INTERFACES}"),
+    Judgement("reading", _unreadable, "--data DIR; a folder that all nodes see"),
+    Judgement("reading", _not_read, "--data DIR"),
+    Judgement(
+        "reading",
+        _reading,
+        "TFRecord (ddl data convert), a faster file system; look closer: ddl bench loader",
+    ),
+]
