@@ -8,7 +8,6 @@ import click
 from ddl_core.errors import SpecError
 from ddl_tools.cli import options as common
 from ddl_tools.names import Names, named, plural
-from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.study import Study
 
@@ -62,7 +61,7 @@ def submit_command(
     from ddl_tools.launch.plan_notes import prefixes
     from ddl_tools.launch.slurm import expected
     from ddl_tools.launch.slurm import submit as core
-    from ddl_tools.launch.slurm.reconcile import with_queue
+    from ddl_tools.launch.slurm.reconcile import read_runs
     from ddl_tools.launch.slurm.script import Options
     from ddl_tools.launch.slurm.site import find_site
     from ddl_tools.launch.study import check_data, check_images
@@ -94,8 +93,8 @@ def submit_command(
         ):
             click.echo(f"{job_id}  {names[item.spec.run_id]}")
         return
-    queue = common.ask_queue()
-    plan = core.prepare(with_queue(ledger(definition, tree), queue), site, options, queue, choice)
+    entries = read_runs(definition, tree, common.ask_queue)
+    plan = core.prepare(entries, site, options, choice)
     shown = plan.jobs if all_scripts else plan.jobs[:1]
     for job in shown:
         click.echo(f"# {RunFiles(job.entries[0].directory).script}")
@@ -143,8 +142,9 @@ def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_
     Completed runs stay complete. To stop a run on this machine, press Ctrl-C where you started it.
     """
     from ddl_tools.launch.slurm import reconcile as core
+    from ddl_tools.launch.slurm import slurm_cli
 
-    entries = ledger(definition, tree)
+    entries = core.read_runs(definition, tree, slurm_cli.queue)
     found, names = core.jobs_of(entries, run_ids), named(item.spec for item in entries)
     if not dry_run:
         core.cancel(found)

@@ -219,7 +219,7 @@ class _Watcher:
             return reconcile.with_queue(entries, self._queue)
         self._due = time.monotonic() + ASK_QUEUE_EVERY_S
         self._queue = common.ask_queue()
-        return reconcile.reconciled(entries, self._queue)
+        return reconcile.settle(reconcile.with_queue(entries, self._queue))
 
     def _entry(self, spec: RunSpec, directory: Path) -> Entry:
         try:

@@ -15,7 +15,7 @@ from ddl_core.errors import DDLError, LaunchError
 from ddl_tools.launch import preflight, ranks
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.slurm import slurm_cli
-from ddl_tools.launch.slurm.reconcile import reconciled
+from ddl_tools.launch.slurm.reconcile import settle, with_queue
 from ddl_tools.launch.slurm.submit import submit_job
 from ddl_tools.records.ledger import Entry, entry, finish_idle_run
 from ddl_tools.records.paths import RunFiles
@@ -73,7 +73,7 @@ def read_settled(directory: Path) -> ProbeRecord:
     if RunFiles(directory).record.exists():
         item = entry(read_record(directory).spec, directory)
         with suppress(LaunchError):  # SLURM does not answer
-            (item,) = reconciled([item], slurm_cli.queue())
+            (item,) = settle(with_queue([item], slurm_cli.queue()))
             if item.job_id and item.state == "interrupted":
                 _wait(item, 2 * GRACE_S, lambda state: None)
     return read_probe(directory)
@@ -85,7 +85,7 @@ def _wait(item: Entry, patience_s: float, on_state: Callable[[str], None]) -> No
     while time.monotonic() < deadline:
         item = entry(item.spec, item.directory)
         try:
-            (item,) = reconciled([item], slurm_cli.queue())
+            (item,) = settle(with_queue([item], slurm_cli.queue()))
             on_state(item.reason or item.state)
         except LaunchError as error:
             on_state(f"the state of job {item.job_id} is unknown: {error}")

@@ -18,8 +18,7 @@ from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.interleave import Submit, run_interleaved
 from ddl_tools.launch.notebook import LocalJob, cancel_all, submit
 from ddl_tools.launch.screen import Screen, screen
-from ddl_tools.launch.slurm import slurm_cli
-from ddl_tools.launch.slurm.reconcile import queued, reconciled
+from ddl_tools.launch.slurm.reconcile import read_runs, settle
 from ddl_tools.names import Names, named, varying
 from ddl_tools.processes import stoppable
 from ddl_tools.records import agreement
@@ -39,7 +38,7 @@ from ddl_tools.records.ledger import (
 )
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, locate, portable
 from ddl_tools.records.progress import describe, fraction, read_progress
-from ddl_tools.records.run import RunRecord, read_record, write_record
+from ddl_tools.records.run import RunRecord, write_record
 from ddl_tools.study import Study
 
 SHOW_EVERY_S = 1.0
@@ -59,25 +58,18 @@ def find_study(name: str) -> Study:
 
 
 def pending(entries: list[Entry], retry_failed: bool = False) -> list[Entry]:
-    """Return what a study still has to run; a run stopped from outside has not failed."""
+    """Return what a study still has to run, and no job in a queue will.
+
+    A run stopped from outside has not failed.
+    """
     wanted = TO_RETRY if retry_failed else TO_RUN
-    return [item for item in entries if item.state in wanted]
+    return [item for item in entries if item.state in wanted and not item.queued]
 
 
-def write_plans(
-    study: Study,
-    todo: list[Entry],
-    tree: Tree,
-    data_dir: Path | None,
-    only: Collection[str] | None = None,
-) -> None:
-    """Give every run of a study a record, and those in `todo` one that can be started from."""
-    for item in todo:
-        _set_aside_damaged(item)
-    plan(study, tree, data_dir, only)
-    if data_dir:
-        for item in todo:
-            _point_to(item.directory, data_dir)
+def write_plans(study: Study, todo: list[Entry], tree: Tree, data_dir: Path | None) -> list[Entry]:
+    """Give runs of a study records that they can be started from; return the runs with these."""
+    planned = plan(study, tree, data_dir, [_set_aside_damaged(item) for item in todo])
+    return [_point_to(item, data_dir) for item in planned]
 
 
 def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
@@ -130,24 +122,25 @@ def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
 
 def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Path:
     """Plan a single run, unless it is planned already; return its folder."""
-    directory = plan_one(spec, study, tree, data_dir).directory
-    if data_dir:
-        _point_to(directory, data_dir)
-    return directory
+    return _point_to(plan_one(spec, study, tree, data_dir), data_dir).directory
 
 
-def _point_to(directory: Path, data_dir: Path) -> None:
-    """Let a run that has not completed read from another folder."""
-    record = read_record(directory)
-    folder = portable(data_dir)
-    if record.status != "completed" and record.data_dir not in (None, folder):
-        write_record(directory, record.model_copy(update={"data_dir": folder}))
+def _point_to(item: Entry, data_dir: Path | None) -> Entry:
+    """Let a run that has not completed read from another folder, if one is named."""
+    record, folder = item.record, portable(data_dir) if data_dir else None
+    if not record or not folder or record.status == "completed":
+        return item
+    if record.data_dir in (None, folder):
+        return item
+    record = record.model_copy(update={"data_dir": folder})
+    write_record(item.directory, record)
+    return replace(item, record=record)
 
 
-def _set_aside_damaged(item: Entry) -> None:
+def _set_aside_damaged(item: Entry) -> Entry:
     """Rename a damaged record, with its lines and checkpoint: a new one would take them."""
     if item.state != "damaged":
-        return
+        return item
     require_folder(item.directory)
     files = RunFiles(item.directory)
     places = (f".damaged{number or ''}" for number in itertools.count())
@@ -158,6 +151,7 @@ def _set_aside_damaged(item: Entry) -> None:
                 path.replace(path.with_name(path.name + end))
         except OSError as error:
             raise RecordError(f"cannot set aside {path}: {error.strerror}") from None
+    return Entry(item.spec, item.directory, "missing")
 
 
 def run_study(
@@ -210,12 +204,16 @@ def run_study(
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"), stoppable():
-        entries = ledger(study, tree)
-        if only is not None:
-            entries = [item for item in entries if item.spec.run_id in only]
-        todo = _to_do(entries, retry_failed)
+        entries = settle(read_runs(study, tree))
+        if retry_failed:
+            entries = [_without_slurm(item) for item in entries]
+        todo = [
+            item
+            for item in pending(entries, retry_failed)
+            if only is None or item.spec.run_id in only
+        ]
         check_data(todo, tree, data_dir)
-        write_plans(study, todo, tree, data_dir, only)
+        todo = write_plans(study, todo, tree, data_dir)
         if not todo:
             return ledger(study, tree)
         # Not in a SLURM job, whose ranks may be on other nodes.
@@ -240,22 +238,10 @@ def _asks_for_accuracy(study: Study) -> bool:
     return bool(LEARNING & set(varying(list(map(dict, study.expand())))))
 
 
-def _to_do(entries: list[Entry], retry_failed: bool) -> list[Entry]:
-    """Return what is left and not in SLURM's queue.
-
-    Without SLURM, what was handed to one elsewhere is run on demand, like what failed.
-    """
-    if not any(item.job_id and item.state != "completed" for item in entries):
-        return pending(entries, retry_failed)
-    queue = slurm_cli.queue()
-    if queue is None and retry_failed:
-        entries = [
-            replace(item, state="interrupted") if item.state == "submitted" else item
-            for item in entries
-        ]
-    left = pending(reconciled(entries, queue), retry_failed)
-    # One that failed in a block whose job is still there may be tried again by that job.
-    return [item for item in left if not queued(item, queue)]
+def _without_slurm(item: Entry) -> Entry:
+    """Return a run that was handed to a SLURM elsewhere as one that is left; any other as it is."""
+    elsewhere = item.state == "submitted" and item.queued is None
+    return replace(item, state="interrupted") if elsewhere else item
 
 
 def summary(entries: list[Entry]) -> str:

@@ -5,7 +5,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,7 @@ class Entry:
     job_id: str | None = None  # of the scheduler that it was last handed to
     category: Category | None = None  # of what ended it badly
     record: RunRecord | None = None  # where there is one that can be read
+    queued: bool | None = None  # whether its job is in the scheduler's queue; None: not asked
 
 
 def read_study(name: str, tree: Tree) -> Study | None:
@@ -109,20 +110,18 @@ def plan(
     study: Study,
     tree: Tree,
     data_dir: Path | None = None,
-    only: Collection[str] | None = None,
+    entries: list[Entry] | None = None,
 ) -> list[Entry]:
-    """Write a ``planned`` record for every run that has none; return the ledger.
+    """Write a ``planned`` record for every run that has none; return the runs with their records.
 
-    `data_dir` is the folder of the dataset; by default the tree's own folder of that name. `only`
-    names the runs to plan; by default all.
+    `data_dir` is the folder of the dataset; by default the tree's own folder of that name.
+    `entries` are the runs to plan; by default all of the study.
     `SpecError` if the runs of this name are another study's.
     """
     _check_same(study, tree)
     write_study(study, tree)
-    for spec in study.expand():
-        if only is None or spec.run_id in only:
-            plan_one(spec, study.name, tree, data_dir)
-    return ledger(study, tree)
+    entries = ledger(study, tree) if entries is None else entries
+    return [_planned(item, study.name, tree, data_dir) for item in entries]
 
 
 def _check_same(study: Study, tree: Tree) -> None:
@@ -147,21 +146,23 @@ def _is_completed(folder: Path) -> bool:
 
 
 def plan_one(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Entry:
-    """Write a ``planned`` record for a run that has none; return its entry.
+    """Write a ``planned`` record for a run that has none; return its entry."""
+    return _planned(entry(spec, tree.study(study) / spec.run_id), study, tree, data_dir)
 
-    A run of older code is moved to ``old/`` first.
-    """
+
+def _planned(item: Entry, study: str, tree: Tree, data_dir: Path | None) -> Entry:
+    """Write the record of a run that has none; a run of older code is moved to ``old/`` first."""
+    spec, directory = item.spec, item.directory
     if spec.work == "probe":
         raise SpecError("work = 'probe': only `ddl doctor` starts probes; choose 'train' or 'load'")
-    directory = tree.study(study) / spec.run_id
-    found = entry(spec, directory)
-    if found.state not in ("missing", "outdated"):
-        return found
-    if found.state == "outdated":
+    if item.state not in ("missing", "outdated"):
+        return item
+    if item.state == "outdated":
         _move_aside(directory, study, tree)
     folder = data_folder(spec, tree, data_dir)
-    write_record(directory, RunRecord.plan(study, spec, portable(folder) if folder else None))
-    return entry(spec, directory)
+    record = RunRecord.plan(study, spec, portable(folder) if folder else None)
+    write_record(directory, record)
+    return Entry(spec, directory, "planned", record=record)
 
 
 def _move_aside(directory: Path, study: str, tree: Tree) -> None:

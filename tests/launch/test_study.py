@@ -164,6 +164,14 @@ def test_what_slurm_has_queued_is_not_run_here(launcher: FakeLauncher, stand_ins
         launcher.run(study)
 
 
+def test_slurm_is_not_asked_about_runs_that_no_job_had(
+    launcher: FakeLauncher, stand_ins: StandIns
+) -> None:
+    stand_ins.add("squeue", error="no controller", status=1)
+    assert launcher.run(grid(classes=[5])) == ["completed"]
+    assert stand_ins.calls("squeue") == []
+
+
 def test_what_was_submitted_elsewhere_is_run_on_demand_where_there_is_no_slurm(
     launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

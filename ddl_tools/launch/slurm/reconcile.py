@@ -1,6 +1,6 @@
 """Bring records and SLURM's queue together: runs that wait, were cancelled, or ended unheard."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.script import job_name, may_be_of
-from ddl_tools.launch.slurm.slurm_cli import RUNNING, EndedJob, Queue, QueuedJob, ended
+from ddl_tools.launch.slurm.slurm_cli import RUNNING, EndedJob, Queue, ended
 from ddl_tools.records.failures import INTERRUPTIONS, classify
 from ddl_tools.records.ledger import (
     INTERRUPTED,
@@ -18,9 +18,11 @@ from ddl_tools.records.ledger import (
     State,
     entry,
     finish_idle_run,
+    ledger,
 )
-from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.run import Failure, RunRecord
+from ddl_tools.study import Study
 
 BEGUN = ("running", "completed", "failed")  # records of runs that their job has come to
 CANCELLED = Failure.of(INTERRUPTED, "cancelled by `ddl study cancel` before its start")
@@ -31,26 +33,38 @@ def numbers(items: Iterable[Entry]) -> list[str]:
     return list(dict.fromkeys(item.job_id for item in items if item.job_id))
 
 
-def queued(item: Entry, jobs: Queue | None) -> QueuedJob | None:
-    """Return the job of a run, if it is in the queue."""
-    job = jobs.get(item.job_id or "") if jobs else None
-    # Another cluster may have given the number to another job.
-    return job if job and may_be_of(job.name, item) else None
+def read_runs(
+    study: Study, tree: Tree, ask: Callable[[], Queue | None] | None = None
+) -> list[Entry]:
+    """Return the runs of a study as their records and SLURM's queue have them.
+
+    Each record is read once, then `ask` returns the queue; by default SLURM is asked if a record
+    names a job that has not completed its run.
+    """
+    entries = ledger(study, tree)
+    if ask is None:
+        if not any(item.job_id and item.state != "completed" for item in entries):
+            return entries
+        ask = slurm_cli.queue
+    return with_queue(entries, ask())
 
 
 def with_queue(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
-    """Return the ledger as the queue has it.
+    """Return runs as the queue has them; as they are where there is none.
 
     A login node may not see the lock that a compute node holds, so a run that looks interrupted may
     be at work. A job that was cancelled before its start leaves a record that says submitted.
     """
-    return [_with_queue(item, jobs) for item in entries]
+    return [_with_queue(item, jobs) for item in entries] if jobs is not None else entries
 
 
-def _with_queue(item: Entry, jobs: Queue | None) -> Entry:
-    if item.job_id is None or jobs is None or item.state in SETTLED:
+def _with_queue(item: Entry, jobs: Queue) -> Entry:
+    job = jobs.get(item.job_id or "")
+    if job and not may_be_of(job.name, item):
+        job = None  # another cluster may have given the number to another job
+    item = replace(item, queued=job is not None)
+    if item.job_id is None or item.state in SETTLED:
         return item
-    job = queued(item, jobs)
     if job is None:
         if item.state != "submitted":
             return item
@@ -80,14 +94,12 @@ def _log(item: Entry) -> Path:
     return RunFiles(item.directory).logs / f"slurm-{item.job_id}.log"
 
 
-def reconciled(entries: list[Entry], queue: Queue | None) -> list[Entry]:
-    """Return the ledger as SLURM has it, after settling the records of jobs that have ended.
+def settle(entries: list[Entry]) -> list[Entry]:
+    """Let the records of runs whose jobs have ended say why; return all runs as they then are.
 
-    Without accounting, a job that left a log and began none of its runs has failed. `queue` has to
-    be asked after the ledger was read.
+    Without accounting, a job that left a log and began none of its runs has failed.
     """
-    entries = with_queue(entries, queue)
-    lost = [item for item in entries if queue is not None and _is_lost(item)]
+    lost = [item for item in entries if _is_lost(item)]
     jobs = ended(numbers(lost)) if lost else {}
     begun = {item.job_id for item in entries if item.record and item.record.status in BEGUN}
     for item in lost:
@@ -101,12 +113,13 @@ def reconciled(entries: list[Entry], queue: Queue | None) -> list[Entry]:
 
 def _is_lost(item: Entry) -> bool:
     """Say whether a run has a job that is gone, and a record that does not say why it ended."""
-    return item.state == "interrupted" and item.job_id is not None and item.category is None
+    unsaid = item.state == "interrupted" and item.job_id is not None and item.category is None
+    return unsaid and item.queued is False
 
 
 def _renewed(item: Entry) -> Entry:
     """Return what the record says now, unless that still is as before."""
-    found = entry(item.spec, item.directory)
+    found = replace(entry(item.spec, item.directory), queued=False)
     return item if found.state == "submitted" or _is_lost(found) else found
 
 
@@ -146,11 +159,9 @@ def jobs_of(entries: list[Entry], run_ids: Sequence[str] = ()) -> list[Entry]:
         raise SpecError(
             f"the study has no run {', '.join(unknown)}; `ddl study status` shows its runs"
         )
-    queue = slurm_cli.queue()
-    if queue is None:
+    if all(item.queued is None for item in entries):
         raise LaunchError("there is no squeue here; cancel on a login node of the SLURM cluster")
-    alive = with_queue([item for item in entries if queued(item, queue)], queue)
-    alive = [item for item in alive if item.state in ("submitted", "running")]
+    alive = [item for item in entries if item.queued and item.state in ("submitted", "running")]
     chosen = [item for item in alive if not run_ids or item.spec.run_id in run_ids]
     jobs = numbers(chosen)
     if also := [item for item in alive if item.job_id in jobs and item not in chosen]:

@@ -14,15 +14,14 @@ from ddl_core.errors import LaunchError, RecordError
 from ddl_core.files import cannot_write
 from ddl_tools.launch import preflight
 from ddl_tools.launch.slurm import slurm_cli
-from ddl_tools.launch.slurm.reconcile import queued, reconciled
+from ddl_tools.launch.slurm.reconcile import read_runs, settle
 from ddl_tools.launch.slurm.script import JobPaths, Options, block_name, job_name, render, requeues
 from ddl_tools.launch.slurm.site import Site
-from ddl_tools.launch.slurm.slurm_cli import Queue
 from ddl_tools.launch.study import check_data, pending, write_plans
 from ddl_tools.names import describe, label, plural
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.identity import SERIES
-from ddl_tools.records.ledger import Entry, exclusive, ledger
+from ddl_tools.records.ledger import Entry, exclusive
 from ddl_tools.records.paths import PROJECT, RunFiles, Tree
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.records.storage import write_atomically
@@ -65,13 +64,10 @@ class Choice:
     by_block: bool = False
 
 
-def prepare(
-    entries: list[Entry], site: Site, options: Options, queue: Queue | None, choice: Choice
-) -> SubmitPlan:
+def prepare(entries: list[Entry], site: Site, options: Options, choice: Choice) -> SubmitPlan:
     """Return the jobs of what a study still has to run; write nothing."""
     options.check(site)
-    free = [one for one in entries if not queued(one, queue)]
-    todo, left = pending(free, choice.retry_failed), pending(free, retry_failed=True)
+    todo, left = pending(entries, choice.retry_failed), pending(entries, retry_failed=True)
     for item in todo:
         preflight.check_batch(item.spec)
     parts = blocks(todo, site) if choice.by_block else [[item] for item in todo]
@@ -185,10 +181,9 @@ def submit(
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"):
-        found = ledger(study, tree)
-        queue = slurm_cli.queue()  # an error ends this: jobs must not be submitted twice
-        entries = reconciled(found, queue)
-        plan = prepare(entries, site, options, queue, choice)
+        # An error of the queue ends this: jobs must not be submitted twice.
+        entries = settle(read_runs(study, tree, slurm_cli.queue))
+        plan = prepare(entries, site, options, choice)
         show(plan)
         todo = [item for job in plan.jobs for item in job.entries]
         check_data(todo, tree, data_dir)

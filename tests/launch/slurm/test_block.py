@@ -4,13 +4,14 @@ SLURM's programs are stand-ins; jobs of blocks on a real SLURM are in `test_real
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
-from ddl_tools.launch.slurm.reconcile import reconciled, with_queue
+from ddl_tools.launch.slurm.reconcile import settle, with_queue
 from ddl_tools.launch.slurm.script import job_name
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.slurm.slurm_cli import Queue, QueuedJob
@@ -174,7 +175,7 @@ def test_the_queue_tells_the_run_at_work_from_those_that_wait(tmp_path: Path) ->
     assert (at_work.state, at_work.reason) == ("running", "job 17 RUNNING (None)")
     assert waits.state == "submitted"
     assert waits.reason == "job 17 RUNNING (its turn in the block comes later)"
-    assert failed == items[2]
+    assert failed == replace(items[2], queued=True)
     assert {item.state for item in with_queue(items[:2], queue_of(items, "PENDING"))} == {
         "submitted"
     }
@@ -194,7 +195,7 @@ def test_all_open_runs_of_a_job_that_died_are_settled(
     tmp_path: Path, stand_ins: StandIns, state: str, at_work: str, waiting: str, unbegun: str
 ) -> None:
     def settled(*states: dict[str, Any]) -> list[str]:
-        found = reconciled(in_a_job(tmp_path, *states), {})
+        found = settle(with_queue(in_a_job(tmp_path, *states), {}))
         assert f"job 17 ended as {state}" in found[-1].reason
         return [f"{item.state} {item.category}".removeprefix("interrupted ") for item in found]
 
@@ -215,7 +216,7 @@ def test_without_accounting_a_job_that_began_leaves_the_rest_of_its_block_open(
             logs = RunFiles(item.directory).logs
             logs.mkdir(exist_ok=True)
             (logs / "slurm-17.log").write_text("srun: not found\n")
-        assert [item.state for item in reconciled(items, {})[1:]] == [found] * 2
+        assert [item.state for item in settle(with_queue(items, {}))[1:]] == [found] * 2
 
 
 def test_one_run_of_a_block_cannot_be_cancelled_alone(tmp_path: Path, stand_ins: StandIns) -> None:

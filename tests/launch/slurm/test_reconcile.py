@@ -6,7 +6,7 @@ Its answers follow its manual.
 import pytest
 
 from ddl_tools.launch.slurm import slurm_cli
-from ddl_tools.launch.slurm.reconcile import reconciled
+from ddl_tools.launch.slurm.reconcile import settle, with_queue
 from ddl_tools.launch.slurm.slurm_cli import EndedJob, ended
 from ddl_tools.records.ledger import Entry, entry, exclusive
 from ddl_tools.records.paths import RunFiles
@@ -60,7 +60,7 @@ def test_a_job_that_is_gone_is_settled(
 ) -> None:
     item = left(status)
     says(stand_ins, item, state, code)
-    (after,) = reconciled([item], {})
+    (after,) = settle(with_queue([item], {}))
     assert (after.state, after.category) == (found, category)
     error = error_of(item.directory)
     assert error.message.startswith(f"job 17 ended as {state}")
@@ -68,7 +68,7 @@ def test_a_job_that_is_gone_is_settled(
     for attempt in read_record(item.directory).attempts:
         assert (attempt.status, attempt.error) == ("failed", error)
         assert attempt.ended_utc is not None
-    assert reconciled([after], {}) == [after]
+    assert settle(with_queue([after], {})) == [after]
     assert len(stand_ins.calls("sacct")) == 1  # what is settled is not asked for again
 
 
@@ -76,14 +76,14 @@ def test_the_jobs_own_log_is_shown_and_heeded(stand_ins: StandIns) -> None:
     item = left("running")
     logged(item, "slurmstepd: error: Detected 1 oom_kill event in StepId=17.batch.\n")
     says(stand_ins, item, "FAILED", "0:9")
-    (after,) = reconciled([item], {})
+    (after,) = settle(with_queue([item], {}))
     assert after.category == "out_of_memory"
     assert "last lines of logs/slurm-17.log" in after.reason
 
 
 def unchanged(item: Entry, queue: slurm_cli.Queue | None) -> bool:
     before = RunFiles(item.directory).record.read_bytes()
-    reconciled([item], queue)
+    settle(with_queue([item], queue))
     return RunFiles(item.directory).record.read_bytes() == before
 
 
@@ -112,7 +112,7 @@ def test_a_run_that_is_at_work_or_ended_by_itself_is_left_alone(stand_ins: Stand
         assert unchanged(item, {})
     change(item, status="completed")
     assert unchanged(item, {})
-    assert reconciled([item], {})[0].state == "completed"
+    assert settle(with_queue([item], {}))[0].state == "completed"
 
 
 def test_accounting_is_asked_once_for_all(stand_ins: StandIns) -> None:
@@ -141,13 +141,13 @@ def test_without_accounting_the_log_tells_why_a_run_did_not_begin(
     item = left("submitted")
     logged(item, log)
     no_accounting(stand_ins)
-    (after,) = reconciled([item], {})
+    (after,) = settle(with_queue([item], {}))
     assert (after.state, after.category) == (found, category)
     message = error_of(item.directory).message
     assert "before the run began" in message
     assert "logs/slurm-17.log" in message
     assert log.strip() in message
-    assert reconciled([after], {}) == [after]
+    assert settle(with_queue([after], {})) == [after]
 
 
 def test_an_answer_of_accounting_that_is_late_is_waited_for(stand_ins: StandIns) -> None:
@@ -161,7 +161,7 @@ def test_a_job_that_wrote_no_log_has_not_failed(stand_ins: StandIns) -> None:
     item = left("submitted")
     no_accounting(stand_ins)
     assert unchanged(item, {})
-    (after,) = reconciled([item], {})
+    (after,) = settle(with_queue([item], {}))
     assert after.state == "interrupted"
     assert str(RunFiles(item.directory).logs / "slurm-17.log") in after.reason
 
@@ -171,4 +171,4 @@ def test_without_accounting_a_run_can_be_submitted_again(stand_ins: StandIns) ->
     logged(item, "from before\n")
     no_accounting(stand_ins)
     assert unchanged(item, {})
-    assert reconciled([item], {})[0].state == "interrupted"
+    assert settle(with_queue([item], {}))[0].state == "interrupted"

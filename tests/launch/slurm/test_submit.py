@@ -68,7 +68,7 @@ def test_costs_are_added_per_configuration_and_leave_out_what_is_complete(tmp_pa
     study = Study.load(path)
     change(plan(study, results())[3], status="completed")
     entries, options = ledger(study, results()), Options(time="02:00:00")
-    chosen = submit.prepare(entries, GENERIC, options, None, submit.Choice())
+    chosen = submit.prepare(entries, GENERIC, options, submit.Choice())
     rows = [line.split() for line in submit.show_costs(entries, chosen.jobs).splitlines()[1:]]
     assert rows == [
         ["PyTorch-DDP", "2", "0", "2", "10.0"],
