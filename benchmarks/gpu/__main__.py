@@ -30,7 +30,7 @@ from ddl_core.errors import STOPPED, DDLError
 from ddl_tools import gpus
 from ddl_tools.launch import local_ranks, ranks
 from ddl_tools.launch.screen import follow
-from ddl_tools.launch.slurm.script import Options
+from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.study import check_data, pending, run_study, write_plans
 from ddl_tools.processes import stoppable
@@ -173,13 +173,13 @@ def default_parts(device: str, number: int) -> list[str]:
 
 def on_site(asked: argparse.Namespace) -> int:
     """Submit the campaign as a job, or show its state or its report."""
-    tree, options = Tree(asked.results), Options(asked.account, asked.partition)
+    tree, plan = Tree(asked.results), JobPlan(asked.account, asked.partition)
     number = find_site(asked.site).gpus_per_node
     parts = asked.parts or default_parts(asked.device, number)
     limits = costs.limits(SHARES, parts, asked.minutes, asked.device)
     words = [*parts, f"--device={asked.device}", f"--minutes={asked.minutes:g}"]
     table = cost(limits, tree, asked.device)
-    job = SiteCampaign(words, sum(limits.values()), table, tree, asked.site, options)
+    job = SiteCampaign(words, sum(limits.values()), table, tree, asked.site, plan)
     job.check(asked.device)
     job.proceed(print, asked.max_node_hours, asked.dry_run)
     return 0

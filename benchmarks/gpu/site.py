@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ddl_core.errors import SpecError
 from ddl_tools.launch.slurm.node_job import MARGIN_S, NodeJob, Show, distinguish
-from ddl_tools.launch.slurm.script import Options
+from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.records.archive import REPORT
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.storage import read_text
@@ -24,8 +24,8 @@ class SiteCampaign(NodeJob):
         The limits of all parts together, and what each part costs.
     tree
         Where the records, the report and the file go.
-    site_name, options
-        The machine, and what the command line says about the job.
+    site_name, asked
+        The machine, and what the command line asks of the job.
     """
 
     module = "benchmarks.gpu"
@@ -40,16 +40,16 @@ class SiteCampaign(NodeJob):
         table: str,
         tree: Tree,
         site_name: str,
-        options: Options,
+        asked: JobPlan,
     ) -> None:
         self.table = table
         self.rehearsal = "--device=cpu" in words
         words = [*words, f"--results={tree.root}"]
-        text = distinguish(site_name, options, words)
+        text = distinguish(site_name, asked, words)
         name = f"gpu_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
         answer = tree.root / "gpu" / name / REPORT
         words = [*words, f"--as={name}"]
-        super().__init__(words, name, answer, tree, site_name, options, minutes)
+        super().__init__(words, name, answer, tree, site_name, asked, minutes)
 
     def check(self, device: str) -> None:
         """Raise `SpecError` if the site has no GPU and one is needed."""

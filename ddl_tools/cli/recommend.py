@@ -84,7 +84,7 @@ def recommend(
     With --site, one SLURM job does this on one node. The first call shows the node-hours and
     submits the job; later calls show its state, and then the answer.
     """
-    from ddl_tools.launch.slurm.script import Options
+    from ddl_tools.launch.slurm.script import JobPlan
     from ddl_tools.recommend.answer import Answer
     from ddl_tools.recommend.candidates import Request, plan_text
     from ddl_tools.recommend.search import Search
@@ -99,7 +99,7 @@ def recommend(
     asked = Request(data_dir=data_dir.resolve(), minutes=minutes, **request)
     if site_name:
         words = common.repeated_words(context, without=(*OF_CALL, *OF_JOB))
-        on_site = SiteSearch(asked, words, tree, site_name, Options(account, partition))
+        on_site = SiteSearch(asked, words, tree, site_name, JobPlan(account, partition))
         on_site.proceed(click.echo, max_node_hours, dry_run)
         return
     search = Search(asked, tree, name=name)

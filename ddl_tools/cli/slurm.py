@@ -8,11 +8,13 @@ import click
 from ddl_core.errors import SpecError
 from ddl_tools.cli import options as common
 from ddl_tools.names import Names, named, plural
+from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.study import Study
 
 if TYPE_CHECKING:
-    from ddl_tools.launch.slurm.submit import SubmitPlan
+    from ddl_tools.launch.slurm.script import JobPlan
+    from ddl_tools.launch.slurm.site import Site
 
 
 @click.command("submit")
@@ -62,24 +64,24 @@ def submit_command(
     from ddl_tools.launch.slurm import expected
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.reconcile import read_runs
-    from ddl_tools.launch.slurm.script import Options
+    from ddl_tools.launch.slurm.script import JobPlan, render
     from ddl_tools.launch.slurm.site import find_site
     from ddl_tools.launch.study import check_data, check_images
 
-    site, options = find_site(site_name), Options(account, partition, time)
-    choice = core.Choice(retry_failed, by_block=by == "block")
+    site, asked = find_site(site_name), JobPlan(account, partition, time)
+    by_block = by == "block"
     names = named(definition.expand())
-    if definition.interleave and by == "run":
+    if definition.interleave and not by_block:
         click.echo("jobs do not interleave: with --by block, the runs of a repeat share a job",
                    err=True)  # fmt: skip
 
-    def show(plan: "SubmitPlan") -> None:
-        if note := prefixes([item.spec for item in plan.entries]):
+    def show(entries: list[Entry], plans: list[JobPlan]) -> None:
+        if note := prefixes([item.spec for item in entries]):
             click.echo(note, err=True)
-        _show_plan(plan, names)
-        images = check_images(plan.entries, tree, data_dir)
-        show_costs(*expected.show(plan.entries, plan.jobs, site_name, site, tree, images))
-        hours = sum(job.node_hours for job in plan.jobs)
+        _show_plans(entries, plans, site, names)
+        images = check_images(entries, tree, data_dir)
+        show_costs(*expected.show(entries, plans, site_name, site, tree, images))
+        hours = sum(plan.node_hours(site) for plan in plans)
         if hours > max_node_hours:
             raise SpecError(
                 f"these jobs may cost {hours:,.0f} node-hours, more than --max-node-hours "
@@ -89,22 +91,29 @@ def submit_command(
 
     if not dry_run:
         for item, job_id in core.submit(
-            definition, tree, site, options, choice, data_dir=data_dir, show=show
+            definition,
+            tree,
+            site,
+            asked,
+            retry_failed=retry_failed,
+            by_block=by_block,
+            data_dir=data_dir,
+            show=show,
         ):
             click.echo(f"{job_id}  {names[item.spec.run_id]}")
         return
     entries = read_runs(definition, tree, common.ask_queue)
-    plan = core.prepare(entries, site, options, choice)
-    shown = plan.jobs if all_scripts else plan.jobs[:1]
-    for job in shown:
-        click.echo(f"# {RunFiles(job.entries[0].directory).script}")
-        click.echo(job.script)
-    if more := len(plan.jobs) - len(shown):
+    plans = core.prepare(entries, site, asked, retry_failed=retry_failed, by_block=by_block)
+    shown = plans if all_scripts else plans[:1]
+    for plan in shown:
+        click.echo(f"# {RunFiles(plan.runs[0].directory).script}")
+        click.echo(render(plan, site))
+    if more := len(plans) - len(shown):
         click.echo(f"# {plural(more, 'more script')}; --all-scripts prints them\n")
     with common.warning("nothing would be submitted"):
-        show(plan)
+        show(entries, plans)
     with common.warning("nothing could be submitted now"):
-        check_data([item for job in plan.jobs for item in job.entries], tree, data_dir)
+        check_data([item for plan in plans for item in plan.runs], tree, data_dir)
 
 
 def show_costs(costs: str, warning: str | None) -> None:
@@ -114,19 +123,20 @@ def show_costs(costs: str, warning: str | None) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _show_plan(plan: "SubmitPlan", names: Names) -> None:
+def _show_plans(entries: list[Entry], plans: "list[JobPlan]", site: "Site", names: Names) -> None:
     from ddl_tools.launch.slurm.site import clock
+    from ddl_tools.launch.slurm.submit import left_alone
 
-    bad = [item for item in plan.entries if item.state in ("failed", "interrupted", "damaged")]
+    bad = [item for item in entries if item.state in ("failed", "interrupted", "damaged")]
     if bad:
         click.echo("\n".join([common.show_entries(bad), *common.log_of_unstarted(bad)]))
-    if plan.failed:
-        click.echo(f"not submitted: {len(plan.failed)} failed or damaged, see above; "
+    if failed := left_alone(entries, plans):
+        click.echo(f"not submitted: {len(failed)} failed or damaged, see above; "
                    "--retry-failed submits them again")  # fmt: skip
-    for job in plan.jobs:
-        name, runs = job.name.removeprefix("ddl-"), [names[one.spec.run_id] for one in job.entries]
+    for plan in plans:
+        name, runs = plan.name.removeprefix("ddl-"), [names[one.spec.run_id] for one in plan.runs]
         if len(runs) > 1:
-            click.echo(f"{name}: {len(runs)} runs in {clock(job.limit_s)}, in this order:")
+            click.echo(f"{name}: {len(runs)} runs in {clock(plan.limit_s(site))}, in this order:")
             click.echo("\n".join(f"  {run}" for run in runs))
 
 

@@ -111,8 +111,9 @@ def plan_command(
         without_throughput,
     )
     from ddl_tools.launch.slurm import expected
+    from ddl_tools.launch.slurm.script import JobPlan
     from ddl_tools.launch.slurm.site import find_site
-    from ddl_tools.launch.slurm.submit import jobs_without_scripts
+    from ddl_tools.launch.slurm.submit import job_plans
     from ddl_tools.launch.study import check_folders, check_images, pending
 
     site = find_site(site_name) if site_name else None
@@ -129,8 +130,8 @@ def plan_command(
     unknown = images_not_known([item.spec for item in left], images)
     _say(*notes, unknown, put_aside(definition.name, tree))
     if site_name and site:
-        jobs = jobs_without_scripts(entries, site)
-        show_costs(*expected.show(entries, jobs, site_name, site, tree, images))
+        plans = job_plans(pending(entries), site, JobPlan())
+        show_costs(*expected.show(entries, plans, site_name, site, tree, images))
         with common.warning("nothing could be submitted"):
             for item in left:
                 site.check(item.spec)

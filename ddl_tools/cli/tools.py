@@ -66,7 +66,7 @@ def doctor(
     """
     from ddl_tools.analysis.redraw import redraw_probes
     from ddl_tools.doctor import checks
-    from ddl_tools.launch.slurm.script import Options
+    from ddl_tools.launch.slurm.script import JobPlan
 
     nodes = request["nodes"] if request["ranks"] is None else None
     of_job = {"account": account, "partition": partition, "time": time, "nodes": nodes}
@@ -76,10 +76,8 @@ def doctor(
     if show:
         report = checks.show(show)
     else:
-        options = Options(account, partition, time or checks.JOB_TIME)
-        asked = checks.Request(
-            site_name=site_name, options=options, patience_s=60 * wait_min, **request
-        )
+        plan = JobPlan(account, partition, time or checks.JOB_TIME)
+        asked = checks.Request(site_name=site_name, plan=plan, patience_s=60 * wait_min, **request)
         with tqdm(bar_format="{desc} [{elapsed}]", leave=False, disable=None) as bar:
             report = checks.examine(asked, tree, bar.set_description_str)
     ready = f"Ready for {site_name}" if site_name else "The laptop study can run here"

@@ -1,6 +1,5 @@
 """All checks in order: first those that start no rank, then the probe."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,10 @@ from ddl_tools.doctor.judge import judge
 from ddl_tools.doctor.probes import plan_probe, probe_name, read_settled, run_in_job, run_probe
 from ddl_tools.launch import ranks
 from ddl_tools.launch.commands import Allocation
-from ddl_tools.launch.slurm.script import JobPaths, Options, render
+from ddl_tools.launch.slurm.script import JobPlan, render
 from ddl_tools.launch.slurm.site import Site, find_site
-from ddl_tools.records.paths import PROJECT, STUDIES, RunFiles, Tree, portable
+from ddl_tools.records.ledger import Entry
+from ddl_tools.records.paths import STUDIES, RunFiles, Tree, portable
 from ddl_tools.records.probe import ProbeRecord
 from ddl_tools.study import Study
 
@@ -40,7 +40,7 @@ class Request:
     loader_workers: int
     data_format: str
     data_dir: Path | None
-    options: Options
+    plan: JobPlan  # what is asked of the job
     patience_s: float  # how long a job is waited for
     dry_run: bool
 
@@ -142,9 +142,9 @@ def _probe_in_job(
     report: Report,
 ) -> None:
     """Submit the probe's job and judge its result, unless something is bad already."""
-    place = JobPaths((directory.resolve(),), PROJECT, sys.executable)
+    plan = request.plan.of([Entry(record.spec, directory.resolve(), "planned")])
     try:
-        script = render([record.spec], site, request.options, place)
+        script = render(plan, site)
     except SpecError as error:
         remedy = "see the site's file, and ddl doctor --help"
         report.findings.append(Finding("request", "bad", str(error), remedy))
@@ -160,7 +160,7 @@ def _probe_in_job(
         return
     plan_probe(directory, record)
     try:
-        ended = run_in_job(directory, script, request.patience_s, on_state)
+        ended = run_in_job(plan, site, request.patience_s, on_state)
     except DDLError as error:
         report.findings.append(Finding("ranks", "bad", str(error), "see sbatch's own message"))
         return

@@ -16,6 +16,8 @@ from ddl_tools.launch import preflight, ranks
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import settle, with_queue
+from ddl_tools.launch.slurm.script import JobPlan
+from ddl_tools.launch.slurm.site import Site
 from ddl_tools.launch.slurm.submit import submit_job
 from ddl_tools.records.ledger import Entry, entry, finish_idle_run
 from ddl_tools.records.paths import RunFiles
@@ -50,15 +52,16 @@ def run_probe(directory: Path, on_step: Callable[[str], None]) -> ProbeRecord:
 
 
 def run_in_job(
-    directory: Path, script: str, patience_s: float, on_state: Callable[[str], None]
+    plan: JobPlan, site: Site, patience_s: float, on_state: Callable[[str], None]
 ) -> ProbeRecord:
     """Submit the job of a planned probe, and wait for its end for `patience_s`.
 
     The record is still ``planned`` if the job has not ended. An interrupt cancels the job.
     """
-    item = entry(read_record(directory).spec, directory)
+    (item,) = plan.runs
+    directory = item.directory
     try:
-        submit_job([item], script)
+        submit_job(plan, site)
         _wait(item, patience_s, on_state)
     except KeyboardInterrupt:
         if job_id := read_record(directory).job_id:

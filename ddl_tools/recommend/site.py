@@ -10,7 +10,7 @@ from pathlib import Path
 from ddl_core.errors import SpecError
 from ddl_core.registry import title
 from ddl_tools.launch.slurm.node_job import MARGIN_S, NodeJob, Show, distinguish
-from ddl_tools.launch.slurm.script import Options
+from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.names import plural
 from ddl_tools.recommend.answer import answer_file, training_file, write_study_file
 from ddl_tools.recommend.candidates import Request, search_name, site_space
@@ -34,8 +34,8 @@ class SiteSearch(NodeJob):
         Options of `ddl recommend` that the job repeats; all of them tell searches apart.
     tree
         Where the records and the answer go.
-    site_name, options
-        The machine, and what the command line says about the job.
+    site_name, asked
+        The machine, and what the command line asks of the job.
     """
 
     module = "ddl_tools.cli"
@@ -44,14 +44,14 @@ class SiteSearch(NodeJob):
     kept = "completed starts"
 
     def __init__(
-        self, request: Request, words: Sequence[str], tree: Tree, site_name: str, options: Options
+        self, request: Request, words: Sequence[str], tree: Tree, site_name: str, asked: JobPlan
     ) -> None:
         self.request = request
         words = [*words, f"--data={request.data_dir}", f"--results={tree.root}"]
-        name = search_name(request.model, distinguish(site_name, options, words))
+        name = search_name(request.model, distinguish(site_name, asked, words))
         words = ["recommend", *words, f"--as={name}"]
         answer = answer_file(tree, name)
-        super().__init__(words, name, answer, tree, site_name, options, request.minutes)
+        super().__init__(words, name, answer, tree, site_name, asked, request.minutes)
 
     def preview(self) -> str:
         """Return what the job will try, as far as it is known without its node.
@@ -108,7 +108,7 @@ class SiteSearch(NodeJob):
         return self.answer.with_name(f"{self.name}_nodes.yaml")
 
     def _submission(self, study_file: Path) -> str:
-        given = self.options
+        given = self.asked
         words = ["ddl", "study", "submit", str(study_file), "--data", str(self.request.data_dir)]
         words += ["--site", self.site_name, *results_words(self.tree)]
         words += ["--account", given.account] if given.account else []

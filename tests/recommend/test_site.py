@@ -16,7 +16,7 @@ from click.testing import Result
 from ddl_core.errors import SpecError
 from ddl_tools.launch.local_ranks import SERVER
 from ddl_tools.launch.measuring import HELD
-from ddl_tools.launch.slurm.script import Options
+from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.recommend.answer import answer_file, training_file, write_study_file
 from ddl_tools.recommend.candidates import Request
 from ddl_tools.recommend.site import SiteSearch, nodes_study
@@ -69,7 +69,7 @@ def answer(**base: Any) -> str:
 
 def search(site: str, images: Path, *words: str, **options: Any) -> SiteSearch:
     asked = Request("resnet8", images, minutes=20)
-    return SiteSearch(asked, words, results(), str(site), Options(**options))
+    return SiteSearch(asked, words, results(), str(site), JobPlan(**options))
 
 
 def test_a_dry_run_shows_cost_and_script_and_submits_nothing(images: Path, sbatch: Path) -> None:
@@ -344,6 +344,6 @@ def test_each_site_and_each_option_has_a_search_of_its_own(images: Path, tmp_pat
 
 def test_a_folder_that_a_script_cannot_name_is_refused(tmp_path: Path) -> None:
     tree = type(results())(tmp_path / "a\nb")
-    site = SiteSearch(Request("resnet8", tmp_path), (), tree, "localtest", Options())
+    site = SiteSearch(Request("resnet8", tmp_path), (), tree, "localtest", JobPlan())
     with pytest.raises(SpecError, match="rename that folder"):
         site.script()

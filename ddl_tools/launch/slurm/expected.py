@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ddl_core.config import RunSpec
 from ddl_tools.estimate import three_digits
-from ddl_tools.launch.slurm.script import requeues
+from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.launch.slurm.site import Site, clock
-from ddl_tools.launch.slurm.submit import Job, show_costs
+from ddl_tools.launch.slurm.submit import show_costs
 from ddl_tools.names import plural
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
@@ -65,7 +65,7 @@ def expected_times(
 
 def show(
     entries: list[Entry],
-    jobs: list[Job],
+    plans: list[JobPlan],
     site_name: str,
     site: Site,
     tree: Tree,
@@ -77,7 +77,7 @@ def show(
     ----------
     entries
         All runs of a study.
-    jobs
+    plans
         What is about to be submitted of them.
     site_name, site
         The machine.
@@ -90,31 +90,31 @@ def show(
     expected = expected_times(specs, site_name, site, tree, images)
     sources = dict.fromkeys(one.source for one in expected.values())
     lines = [f"expected: rates of {source}" for source in sources]
-    table = show_costs(entries, jobs, expected)
-    return "\n".join([*lines, table]), too_long(jobs, expected, site)
+    table = show_costs(entries, plans, site, expected)
+    return "\n".join([*lines, table]), too_long(plans, expected, site)
 
 
-def too_long(jobs: list[Job], expected: Mapping[str, Expected], site: Site) -> str | None:
+def too_long(plans: list[JobPlan], expected: Mapping[str, Expected], site: Site) -> str | None:
     """Say which jobs are expected to reach their time limit in all their starts."""
-    found: list[tuple[float, Job]] = []
-    for job in jobs:
-        specs = [item.spec for item in job.entries]
+    found: list[tuple[float, JobPlan]] = []
+    for plan in plans:
+        specs = [item.spec for item in plan.runs]
         hours = sum(expected[spec.run_id].hours for spec in specs if spec.run_id in expected)
-        if hours * 3600 > job.limit_s * (1 + requeues(specs, site)):
-            found.append((hours, job))
+        if hours * 3600 > plan.limit_s(site) * (1 + plan.requeues(site)):
+            found.append((hours, plan))
     if not found:
         return None
     hours, longest = max(found, key=lambda pair: pair[0])
-    saved = all(item.spec.checkpoint_every for _, job in found for item in job.entries)
+    saved = all(item.spec.checkpoint_every for _, plan in found for item in plan.runs)
     then = (
         "continue from a checkpoint when you submit the study again"
         if saved
         else "fail if they have no checkpoint"
     )
     return (
-        f"{len(found)} of {plural(len(jobs), 'job')} are expected to exceed their time limit, e.g. "
-        f"{longest.name.removeprefix('ddl-')}: {three_digits(hours)} h, limit "
-        f"{clock(longest.limit_s)}. "
+        f"{len(found)} of {plural(len(plans), 'job')} are expected to exceed their time limit, "
+        f"e.g. {longest.name.removeprefix('ddl-')}: {three_digits(hours)} h, limit "
+        f"{clock(longest.limit_s(site))}. "
         f"Submit with --time HH:MM:SS; runs that reach the limit {then} "
         "(docs/how-to/run-on-slurm.md)"
     )

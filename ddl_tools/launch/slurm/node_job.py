@@ -6,7 +6,6 @@ due: to submit the job, to show its state, or to show the answer.
 
 import math
 import shlex
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -22,12 +21,12 @@ from ddl_core.files import describe
 from ddl_tools.launch import preflight
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.slurm import script, slurm_cli
-from ddl_tools.launch.slurm.script import Batch, JobPaths, Options
+from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.launch.slurm.site import Site, clock, find_site, seconds
 from ddl_tools.launch.slurm.slurm_cli import Queue, QueuedJob
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.ledger import exclusive
-from ddl_tools.records.paths import PROJECT, SITES, Tree, portable
+from ddl_tools.records.paths import SITES, Tree, portable
 from ddl_tools.records.storage import Strict, now, read_text, write_atomically
 
 TEMPLATE = "node.sh.j2"
@@ -57,8 +56,8 @@ class NodeJob(ABC):
         File that says that the command has ended; the state of the job lies beside it.
     tree
         Where the records go.
-    site_name, options
-        The machine, and what the command line says about the job.
+    site_name, asked
+        The machine, and what the command line asks of the job.
     minutes
         What the command takes, without the job's start.
     """
@@ -75,11 +74,11 @@ class NodeJob(ABC):
         answer: Path,
         tree: Tree,
         site_name: str,
-        options: Options,
+        asked: JobPlan,
         minutes: float,
     ) -> None:
         self.words, self.name, self.answer, self.tree = tuple(words), name, answer, tree
-        self.site_name, self.options, self.minutes = site_name, options, minutes
+        self.site_name, self.asked, self.minutes = site_name, asked, minutes
         self.site = _whole_node(find_site(site_name))
         self.limit_s = round(60 * minutes) + MARGIN_S
 
@@ -136,27 +135,25 @@ class NodeJob(ABC):
         most_s = seconds(self.site.time_max) - MARGIN_S if self.site.time_max else 0
         lower = f"lower --minutes to at most {most_s // 60}, or " if most_s >= 60 else ""
         remedy = f"{lower}name a --partition that grants more"
-        options = replace(self.options, time=clock(self.limit_s), too_long=remedy)
-        options.check(self.site)
-        options.check_length(self.site, self.job_name, runs=1)
-        paths = JobPaths((self.log,), PROJECT, sys.executable)
-        paths.check()
         gpus = self.site.gpus_per_node
         spec = RunSpec(gpus_per_node=max(1, gpus), device="cuda" if gpus else "cpu")
-        batch = Batch(
-            self.job_name,
-            self.log.parent,
-            self.log.name,
-            self.limit_s,
+        plan = replace(
+            self.asked,
+            time=clock(self.limit_s),
+            spec=spec,
+            name=self.job_name,
+            log=self.log,
             notice="TERM",
             open_mode="truncate",  # the last lines are those of the last job
+            remedy=remedy,
         )
+        plan.check(self.site)
         return script.template(TEMPLATE).render(
-            **script.job_environment(spec, self.site, PROJECT),
-            directives=script.directives(batch, spec, self.site, options, PROJECT),
+            **script.job_environment(spec, self.site, plan.project),
+            directives=script.directives(plan, self.site),
             gpus=gpus,
             gpus_in_step=self.site.gpu_request == "gpus_per_task",
-            python=shlex.quote(sys.executable),
+            python=shlex.quote(plan.python),
             module=self.module,
             made_by=self.made_by,
             words=shlex.join(self.words),
@@ -256,7 +253,7 @@ class NodeJob(ABC):
         return shlex.join(["rm", "-f", str(self.answer), str(self._beside(".job.json"))])
 
 
-def distinguish(site_name: str, options: Options, words: Sequence[str]) -> str:
+def distinguish(site_name: str, asked: JobPlan, words: Sequence[str]) -> str:
     """Return a text that tells a job apart: its site, partition and words.
 
     `SpecError` if there is no such site.
@@ -266,7 +263,7 @@ def distinguish(site_name: str, options: Options, words: Sequence[str]) -> str:
     file = Path(site_name).resolve()
     own = file.suffix != ".toml" or file.parent == SITES
     place = file.stem if own else portable(file)
-    return shlex.join([place, options.partition or "", *words])
+    return shlex.join([place, asked.partition or "", *words])
 
 
 def _job_of(state: JobState | None, name: str, queue: Queue | None) -> QueuedJob | None:

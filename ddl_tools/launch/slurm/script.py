@@ -1,9 +1,10 @@
-"""The text that `sbatch` gets: a pure function of runs, a site and what was asked for."""
+"""The text that `sbatch` gets: a pure function of a job's plan and a site."""
 
 import re
 import shlex
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ddl_core.errors import SpecError
 from ddl_tools.launch.slurm.site import Site, clock, seconds
 from ddl_tools.processes import CACHES
 from ddl_tools.records.ledger import Entry
-from ddl_tools.records.paths import SITES, RunFiles
+from ddl_tools.records.paths import PROJECT, SITES, RunFiles
 
 USER = "${USER:-$(id -un)}"  # a batch shell need not set it, and folders are named after it
 TEMPLATE = "job.sh.j2"
@@ -41,23 +42,63 @@ def may_be_of(job: str, item: Entry) -> bool:
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line says about all jobs of a study; None: as the site says.
+class JobPlan:
+    """A job as it is to be submitted: its script is a pure function of this plan and a site.
 
-    `too_long` is the remedy for a job above the site's limit; None: that of `ddl study submit`.
+    Parameters
+    ----------
+    account, partition, time
+        What the command line asks for; None: as the site says.
+    runs
+        One run of a study, or those of a block in running order; none in a plan that only says what
+        is asked for all jobs (`of` then makes that of each), or in a job of another command.
+    spec
+        The run whose nodes the job asks for.
+    name, log
+        What the job is called, and its output; %j is the number of the job.
+    notice, open_mode
+        The signal that announces the time limit, and how the log is opened.
+    remedy
+        For a time above the site's limit; None: that of `ddl study submit`.
+    project, python
+        Where the job finds this project and Python, on the shared file system.
     """
 
     account: str | None = None
     partition: str | None = None
     time: str | None = None
-    too_long: str | None = None
+    runs: tuple[Entry, ...] = ()
+    spec: RunSpec = field(default_factory=RunSpec)
+    name: str = ""
+    log: Path = Path()
+    notice: str = "USR1"
+    open_mode: str = "append"
+    remedy: str | None = None
+    project: Path = PROJECT
+    python: str = sys.executable
 
-    def limit_s(self, site: Site, runs: int = 1) -> int:
-        """Return the time limit of a job: what was asked for, else the sum of its runs' limits."""
-        return seconds(self.time) if self.time else runs * seconds(site.time)
+    def of(self, runs: Sequence[Entry]) -> "JobPlan":
+        """Return the plan of a job that executes some runs, with the log beside the first one."""
+        first, study = runs[0], runs[0].directory.parent.name
+        name = job_name(study, [item.spec for item in runs])
+        log = RunFiles(first.directory).logs / "slurm-%j.log"
+        return replace(self, runs=tuple(runs), spec=first.spec, name=name, log=log)
+
+    def limit_s(self, site: Site) -> int:
+        """Return the time limit: what was asked for, else the sum of the runs' limits."""
+        return seconds(self.time) if self.time else max(1, len(self.runs)) * seconds(site.time)
+
+    def requeues(self, site: Site) -> int:
+        """Return how often it may go on after its time limit; a single run needs checkpoints."""
+        goes_on = len(self.runs) > 1 or any(item.spec.checkpoint_every for item in self.runs)
+        return site.requeues if goes_on else 0
+
+    def node_hours(self, site: Site) -> float:
+        """Return what the job may cost at most: nodes x time limit x starts, in hours."""
+        return self.spec.machines * (1 + self.requeues(site)) * self.limit_s(site) / 3600
 
     def check(self, site: Site) -> None:
-        """Check the options against a site."""
+        """Check what is asked for, and the runs, against a site."""
         if site.account_needed and not self.account:
             raise SpecError("this site bills jobs to a project; name it with --account PROJECT")
         for option, value in (("account", self.account), ("partition", self.partition)):
@@ -65,42 +106,22 @@ class Options:
                 raise SpecError(
                     f"{option} = {value!r}: letters, digits and _ . , @ / - are allowed"
                 )
-        if self.limit_s(site) <= site.signal_s:
+        if seconds(self.time or site.time) <= site.signal_s:
             raise SpecError(
                 f"time = {self.time or site.time!r}: a job is told to stop {site.signal_s} s "
                 "before its limit (signal_s of the site); ask for more time than that"
             )
+        if not self.name:
+            return
+        self._check_paths()
+        for item in self.runs:
+            site.check(item.spec)
+        self._check_length(site)
 
-    def check_length(self, site: Site, name: str, runs: int) -> None:
-        """Check that a job of so many runs may last as long as it asks for."""
-        limit_s = self.limit_s(site, runs)
-        if self.partition not in (None, site.partition) or site.time_max is None:
-            return  # not known of another partition: sbatch has the word
-        if limit_s > seconds(site.time_max):
-            of = "" if self.time or runs == 1 else f" ({runs} runs of {site.time} each)"
-            apart = "" if runs == 1 else ", or submit each run as a job of its own with --by run"
-            remedy = self.too_long or (
-                f"give it no more with --time {site.time_max}: what is then left goes on when the "
-                f"study is submitted again{apart}"
-            )
-            raise SpecError(
-                f"{name} asks for {clock(limit_s)}{of}, but a job of this site may last "
-                f"{site.time_max} (time_max)",
-                remedy=remedy,
-            )
-
-
-@dataclass(frozen=True)
-class JobPaths:
-    """Where a job finds what it runs, this project and Python on the shared file system."""
-
-    run_dirs: tuple[Path, ...]  # in running order; the first one has the job's log
-    project: Path
-    python: str
-
-    def check(self) -> None:
+    def _check_paths(self) -> None:
         """Check that the paths can stand in a script."""
-        for path in (self.project, self.python, *self.run_dirs):
+        places = [item.directory for item in self.runs] or [self.log]
+        for path in (self.project, self.python, *places):
             if found := CONTROL.search(str(path)):
                 raise SpecError(
                     f"{str(path)!r}: a job's script cannot name a path with {found[0]!r} in it; "
@@ -108,33 +129,39 @@ class JobPaths:
                     "DDL_RESULTS)"
                 )
 
+    def _check_length(self, site: Site) -> None:
+        """Check that the job may last as long as it asks for."""
+        limit_s, runs = self.limit_s(site), len(self.runs)
+        if self.partition not in (None, site.partition) or site.time_max is None:
+            return  # not known of another partition: sbatch has the word
+        if limit_s > seconds(site.time_max):
+            of = "" if self.time or runs <= 1 else f" ({runs} runs of {site.time} each)"
+            apart = "" if runs <= 1 else ", or submit each run as a job of its own with --by run"
+            remedy = self.remedy or (
+                f"give it no more with --time {site.time_max}: what is then left goes on when the "
+                f"study is submitted again{apart}"
+            )
+            raise SpecError(
+                f"{self.name} asks for {clock(limit_s)}{of}, but a job of this site may last "
+                f"{site.time_max} (time_max)",
+                remedy=remedy,
+            )
 
-def render(specs: Sequence[RunSpec], site: Site, options: Options, paths: JobPaths) -> str:
+
+def render(plan: JobPlan, site: Site) -> str:
     """Return the script of a job that executes one run or, one after the other, those of a block.
 
     `SpecError` if a run, the options or their time do not fit the site.
     """
-    options.check(site)
-    paths.check()
-    for spec in specs:
-        site.check(spec)
-    name = job_name(paths.run_dirs[0].parent.name, specs)
-    options.check_length(site, name, len(specs))
-    starts = requeues(specs, site)
-    batch = Batch(
-        name,
-        RunFiles(paths.run_dirs[0]).logs,
-        "slurm-%j.log",
-        limit_s=options.limit_s(site, len(specs)),
-        requeue=starts > 0,
-    )
+    plan.check(site)
+    # They need the same nodes; what one of them needs to use MPI hinders no other.
+    widest = max((item.spec for item in plan.runs), key=site.over_mpi)
     return template(TEMPLATE).render(
-        # They need the same nodes; what one of them needs to use MPI hinders no other.
-        **job_environment(max(specs, key=site.over_mpi), site, paths.project),
-        directives=directives(batch, specs[0], site, options, paths.project),
-        python=shlex.quote(paths.python),
-        run_dirs=[shlex.quote(str(one)) for one in paths.run_dirs],
-        requeues=starts,
+        **job_environment(widest, site, plan.project),
+        directives=directives(plan, site),
+        python=shlex.quote(plan.python),
+        run_dirs=[shlex.quote(str(item.directory)) for item in plan.runs],
+        requeues=plan.requeues(site),
     )
 
 
@@ -163,49 +190,30 @@ def job_environment(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
     }
 
 
-def requeues(specs: Sequence[RunSpec], site: Site) -> int:
-    """Return how often a job may go on after its time limit; a single run needs checkpoints."""
-    return site.requeues if len(specs) > 1 or specs[0].checkpoint_every else 0
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Name, log and time limit of a job; `notice` is the signal that announces the limit."""
-
-    name: str
-    folder: Path  # of the log
-    log: str  # its name; %j is the number of the job
-    limit_s: int
-    requeue: bool = False
-    notice: str = "USR1"
-    open_mode: str = "append"
-
-
-def directives(
-    batch: Batch, spec: RunSpec, site: Site, options: Options, project: Path
-) -> list[str]:
-    """Return the options of `sbatch` for a job on the nodes that a run needs."""
+def directives(plan: JobPlan, site: Site) -> list[str]:
+    """Return the options of `sbatch` for a job."""
+    spec = plan.spec
     # A % would be a placeholder to sbatch.
-    folder = str(batch.folder).replace("%", "%%")
+    folder = str(plan.log.parent).replace("%", "%%")
     values = {
-        "job-name": batch.name,
-        "output": shlex.quote(f"{folder}/{batch.log}"),
-        "open-mode": batch.open_mode,
-        "chdir": shlex.quote(str(project)),
-        "account": options.account,
-        "partition": options.partition or site.partition,
+        "job-name": plan.name,
+        "output": shlex.quote(f"{folder}/{plan.log.name}"),
+        "open-mode": plan.open_mode,
+        "chdir": shlex.quote(str(plan.project)),
+        "account": plan.account,
+        "partition": plan.partition or site.partition,
         "constraint": site.constraint,
         "qos": site.qos,
-        "time": clock(batch.limit_s),
+        "time": clock(plan.limit_s(site)),
         "nodes": spec.machines,
         # Emulated ranks share the cores that there are.
         "ntasks-per-node": 1 if spec.emulated else spec.gpus_per_node,
         "cpus-per-task": site.cpus_per_rank,
         **_gpus(spec, site),
         "mem": site.memory,
-        "signal": f"B:{batch.notice}@{site.signal_s}",
+        "signal": f"B:{plan.notice}@{site.signal_s}",
     }
-    flags = ["--requeue" if batch.requeue else "--no-requeue"]
+    flags = ["--requeue" if plan.requeues(site) else "--no-requeue"]
     flags += ["--exclusive"] if site.exclusive else []
     given = [f"--{name}={value}" for name, value in values.items() if value is not None]
     return [*site.sbatch_lines, *given, *flags]  # the last one counts

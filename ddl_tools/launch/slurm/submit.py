@@ -2,10 +2,8 @@
 
 import hashlib
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +13,14 @@ from ddl_core.files import cannot_write
 from ddl_tools.launch import preflight
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import read_runs, settle
-from ddl_tools.launch.slurm.script import JobPaths, Options, block_name, job_name, render, requeues
+from ddl_tools.launch.slurm.script import JobPlan, block_name, render
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.launch.study import check_data, pending, write_plans
 from ddl_tools.names import describe, label, plural
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.identity import SERIES
 from ddl_tools.records.ledger import Entry, exclusive
-from ddl_tools.records.paths import PROJECT, RunFiles, Tree
+from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.study import Study
@@ -31,65 +29,40 @@ if TYPE_CHECKING:
     from ddl_tools.launch.slurm.expected import Expected
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job that is to be submitted: one run, or a block of them."""
+def prepare(
+    entries: list[Entry],
+    site: Site,
+    asked: JobPlan,
+    *,
+    retry_failed: bool = False,
+    by_block: bool = False,
+) -> list[JobPlan]:
+    """Return the jobs of what a study still has to run, a job per run or per block of runs.
 
-    entries: list[Entry]  # in running order
-    script: str
-    limit_s: int
-    node_hours: float
-
-    @property
-    def name(self) -> str:
-        """What the job is called."""
-        study = self.entries[0].directory.parent.name
-        return job_name(study, [item.spec for item in self.entries])
-
-
-@dataclass(frozen=True)
-class SubmitPlan:
-    """What is about to be submitted, out of all runs of a study."""
-
-    entries: list[Entry]
-    jobs: list[Job]
-    failed: list[Entry]  # or damaged; left alone, since nobody asked to retry them
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which of a study's runs are submitted, and whether some share a job."""
-
-    retry_failed: bool = False
-    by_block: bool = False
-
-
-def prepare(entries: list[Entry], site: Site, options: Options, choice: Choice) -> SubmitPlan:
-    """Return the jobs of what a study still has to run; write nothing."""
-    options.check(site)
-    todo, left = pending(entries, choice.retry_failed), pending(entries, retry_failed=True)
+    They are checked and written nowhere. `asked` says what is asked for each of them.
+    """
+    asked.check(site)
+    todo = pending(entries, retry_failed)
     for item in todo:
         preflight.check_batch(item.spec)
-    parts = blocks(todo, site) if choice.by_block else [[item] for item in todo]
-    chosen = {item.directory for item in todo}
-    failed = [item for item in left if item.directory not in chosen]
-    return SubmitPlan(entries, [_job(part, site, options) for part in parts], failed)
+    plans = job_plans(todo, site, asked, by_block)
+    for plan in plans:
+        plan.check(site)
+    return plans
 
 
-def _job(entries: list[Entry], site: Site, options: Options) -> Job:
-    paths = JobPaths(tuple(item.directory for item in entries), PROJECT, sys.executable)
-    specs = [item.spec for item in entries]
-    text, limit_s = render(specs, site, options, paths), options.limit_s(site, len(specs))
-    return Job(entries, text, limit_s, node_hours(specs, site, options))
+def job_plans(
+    todo: list[Entry], site: Site, asked: JobPlan, by_block: bool = False
+) -> list[JobPlan]:
+    """Return the jobs that execute some runs, unchecked: also to see what they may cost."""
+    parts = blocks(todo, site) if by_block else [[item] for item in todo]
+    return [asked.of(part) for part in parts]
 
 
-def jobs_without_scripts(entries: list[Entry], site: Site) -> list[Job]:
-    """Return the jobs that a study would be submitted as by default, to see what they may cost."""
-    limit_s = Options().limit_s(site)
-    return [
-        Job([item], "", limit_s, node_hours([item.spec], site, Options()))
-        for item in pending(entries)
-    ]
+def left_alone(entries: list[Entry], plans: list[JobPlan]) -> list[Entry]:
+    """Return what is left of a study and in no plan: it failed or is damaged."""
+    planned = {item.directory for plan in plans for item in plan.runs}
+    return [item for item in pending(entries, retry_failed=True) if item.directory not in planned]
 
 
 def blocks(items: list[Entry], site: Site) -> list[list[Entry]]:
@@ -111,12 +84,6 @@ def _drawn(item: Entry) -> str:
     return hashlib.sha256(f"{seed} {item.spec.run_id}".encode()).hexdigest()
 
 
-def node_hours(specs: Sequence[RunSpec], site: Site, options: Options) -> float:
-    """Return what a job of some runs may cost at most: nodes x time limit x starts, in hours."""
-    starts = 1 + requeues(specs, site)
-    return specs[0].machines * starts * options.limit_s(site, len(specs)) / 3600
-
-
 def by_configuration(entries: list[Entry]) -> dict[str, list[Entry]]:
     """Return the runs of each configuration of some runs, of all sizes, by its name.
 
@@ -131,7 +98,10 @@ def by_configuration(entries: list[Entry]) -> dict[str, list[Entry]]:
 
 
 def show_costs(
-    entries: list[Entry], jobs: list[Job], expected: Mapping[str, "Expected"] | None = None
+    entries: list[Entry],
+    plans: list[JobPlan],
+    site: Site,
+    expected: Mapping[str, "Expected"] | None = None,
 ) -> str:
     """Return a table of runs, complete ones, jobs and node-hours, per configuration.
 
@@ -145,11 +115,11 @@ def show_costs(
     for name, runs in (*found.items(), ("total", entries)):
         complete = sum(item.state == "completed" for item in runs)
         own = {item.directory for item in runs}
-        shares = [(job, sum(item.directory in own for item in job.entries)) for job in jobs]
+        shares = [(plan, sum(item.directory in own for item in plan.runs)) for plan in plans]
         number = sum(share > 0 for _, share in shares)
-        most = sum(job.node_hours * share / len(job.entries) for job, share in shares)
+        most = sum(plan.node_hours(site) * share / len(plan.runs) for plan, share in shares)
         line = f"{name:<{width}}  {len(runs):>6}{complete:>10}{number:>6}{most:>20,.1f}"
-        left = [item.spec for job in jobs for item in job.entries if item.directory in own]
+        left = [item.spec for plan in plans for item in plan.runs if item.directory in own]
         lines.append(line + (_expected(left, expected) if expected else ""))
     return "\n".join(lines)
 
@@ -167,43 +137,45 @@ def submit(
     study: Study,
     tree: Tree,
     site: Site,
-    options: Options,
-    choice: Choice,
+    asked: JobPlan,
     *,
+    retry_failed: bool = False,
+    by_block: bool = False,
     data_dir: Path | None = None,
-    show: Callable[[SubmitPlan], None] = lambda plan: None,
+    show: Callable[[list[Entry], list[JobPlan]], None] = lambda entries, plans: None,
 ) -> Iterator[tuple[Entry, str]]:
     """Submit what is left of a study; yield each run with the number of its job.
 
-    `show` is called with what is about to be submitted. If SLURM refuses a job, those before it are
-    submitted.
+    `show` is called with all runs, and with the jobs that are about to be submitted. If SLURM
+    refuses a job, those before it are submitted.
     """
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"):
         # An error of the queue ends this: jobs must not be submitted twice.
         entries = settle(read_runs(study, tree, slurm_cli.queue))
-        plan = prepare(entries, site, options, choice)
-        show(plan)
-        todo = [item for job in plan.jobs for item in job.entries]
+        plans = prepare(entries, site, asked, retry_failed=retry_failed, by_block=by_block)
+        show(entries, plans)
+        todo = [item for plan in plans for item in plan.runs]
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
-        for job in plan.jobs:
-            job_id = submit_job(job.entries, job.script)
-            for item in job.entries:
+        for plan in plans:
+            job_id = submit_job(plan, site)
+            for item in plan.runs:
                 yield item, job_id
 
 
-def submit_job(entries: list[Entry], script: str) -> str:
+def submit_job(plan: JobPlan, site: Site) -> str:
     """Submit a job of planned runs; return its number.
 
     The records of its runs then name it; Ctrl-C waits for that.
     """
-    first, *others = (RunFiles(item.directory) for item in entries)
+    first, *others = (RunFiles(item.directory) for item in plan.runs)
+    script = render(plan, site)
     for files in (first, *others):
         files.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for its log
         write_atomically(files.script, script)
-    before = [read_record(item.directory) for item in entries]
+    before = [read_record(item.directory) for item in plan.runs]
     with uninterrupted():  # else no record might name the job, and it would be submitted again
         job_id = slurm_cli.submit(first.script)
         try:

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,11 +19,11 @@ import pytest
 from ddl_core.errors import STOPPED, LaunchError
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.slurm import job
-from ddl_tools.launch.slurm.script import JobPaths, Options, render
+from ddl_tools.launch.slurm.script import JobPlan, render
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.study import pending
 from ddl_tools.records.ledger import entry, finish_run, is_locked
-from ddl_tools.records.paths import PROJECT, RunFiles
+from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Attempt, Failure, RunRecord, read_record
 from ddl_tools.records.storage import now
 from tests.launch.running import ENDLESS, change, is_training, planned, processes_of, wait_for
@@ -44,9 +43,8 @@ def slurm(stand_ins: StandIns) -> StandIns:
 def begun(run_dir: Path) -> "Iterator[subprocess.Popen[str]]":
     """Execute the script of a run as a job of one node would; it is ended with the block."""
     script = RunFiles(run_dir).script
-    paths = JobPaths((run_dir,), PROJECT, sys.executable)
-    spec = read_record(run_dir).spec
-    script.write_text(render([spec], find_site("localtest"), Options(), paths))
+    plan = JobPlan().of([entry(read_record(run_dir).spec, run_dir)])
+    script.write_text(render(plan, find_site("localtest")))
     values = {
         "SLURM_JOB_ID": JOB,
         "SLURM_JOB_NUM_NODES": "1",

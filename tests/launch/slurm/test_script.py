@@ -6,6 +6,7 @@ To store new texts after a wanted change:  DDL_WRITE_GOLDEN=1 python -m pytest T
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,36 @@ import pytest
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_tools.launch.slurm.script import JobPaths, Options, render, srun_argv
+from ddl_tools.launch.slurm.script import JobPlan, render, srun_argv
 from ddl_tools.launch.slurm.site import find_site
-from ddl_tools.launch.slurm.submit import node_hours
+from ddl_tools.records.ledger import Entry
 from tests.commands import output
 from tests.fields import EMULATED
 
 GOLDEN = Path(__file__).parent / "sbatch"
 STUDY = Path("/shared/results/runs/a study")
-PATHS = JobPaths((STUDY / "run",), Path("/shared/ddl"), "/shared/venv/python")
-ASKED = Options(account="project1")
+ASKED = JobPlan(account="project1", project=Path("/shared/ddl"), python="/shared/venv/python")
+NOTHING = replace(ASKED, account=None)
 
 ONE_NODE = {"strategy": "ddp", "gpus_per_node": 4}
 FOUR_NODES = {**ONE_NODE, "nodes": 4}
-CASES: dict[str, tuple[str, dict[str, Any], Options]] = {
+CASES: dict[str, tuple[str, dict[str, Any], JobPlan]] = {
     "juwels_booster-4": ("juwels_booster", {**FOUR_NODES, "strategy": "horovod"}, ASKED),
-    "localtest-4": ("localtest", {**FOUR_NODES, "gpus_per_node": 1, "device": "cpu"}, Options()),
+    "localtest-4": ("localtest", {**FOUR_NODES, "gpus_per_node": 1, "device": "cpu"}, NOTHING),
 }
 BLOCK = "vega-block"
 
 
-def script(site: str, fields: dict[str, Any], options: Options = ASKED, **changes: Any) -> str:
+def plan_of(*specs: RunSpec, asked: JobPlan = ASKED, study: Path = STUDY) -> JobPlan:
+    """Return the plan of a job of some runs, in folders ``run``, ``run1`` and so on."""
+    names = (f"run{number or ''}" for number in range(len(specs)))
+    runs = [Entry(spec, study / name, "missing") for spec, name in zip(specs, names, strict=True)]
+    return asked.of(runs)
+
+
+def script(site: str, fields: dict[str, Any], asked: JobPlan = ASKED, **changes: Any) -> str:
     changed = find_site(site).model_copy(update=changes)
-    return render([RunSpec(**fields)], changed, options, PATHS)
+    return render(plan_of(RunSpec(**fields), asked=asked), changed)
 
 
 def block(site: str) -> str:
@@ -43,9 +51,11 @@ def block(site: str) -> str:
     specs = [RunSpec(**{**FOUR_NODES, "strategy": one}) for one in ("horovod", "ddp")]
     specs[1] = specs[1].model_copy(update={"checkpoint_every": 0})
     study = Path("/shared/my results/runs/small")  # no study's name has a space
-    place = JobPaths((study / "one", study / "two"), PATHS.project, PATHS.python)
     chosen = find_site(site).model_copy(update={"requeues": 2})
-    return render(specs, chosen, ASKED, place)
+    runs = [
+        Entry(*one, "missing") for one in zip(specs, (study / "one", study / "two"), strict=True)
+    ]
+    return render(ASKED.of(runs), chosen)
 
 
 @pytest.mark.parametrize("name", [*CASES, BLOCK])
@@ -59,18 +69,18 @@ def test_the_script_is_the_stored_one_and_bash_can_read_it(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "options", "named"),
+    ("site", "asked", "named"),
     [
-        ("juwels_booster", Options(), "--account PROJECT"),
-        ("juwels_booster", Options(account="a b"), "account = 'a b'"),
-        ("juwels_booster", Options(account="a", partition="x\n#SBATCH --mem=1"), "partition = "),
-        ("generic", Options(time="00:02:00"), "120 s before its limit"),
-        ("leonardo", Options("a", time="24:00:01"), r"24:00:00 \(time_max\)"),
+        ("juwels_booster", JobPlan(), "--account PROJECT"),
+        ("juwels_booster", JobPlan(account="a b"), "account = 'a b'"),
+        ("juwels_booster", JobPlan(account="a", partition="x\n#SBATCH --mem=1"), "partition = "),
+        ("generic", JobPlan(time="00:02:00"), "120 s before its limit"),
+        ("leonardo", JobPlan("a", time="24:00:01"), r"24:00:00 \(time_max\)"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(site: str, options: Options, named: str) -> None:
+def test_options_that_do_not_fit_are_refused(site: str, asked: JobPlan, named: str) -> None:
     with pytest.raises(SpecError, match=named):
-        script(site, ONE_NODE, options)
+        script(site, ONE_NODE, asked)
 
 
 CPU = {**ONE_NODE, "device": "cpu"}
@@ -105,14 +115,14 @@ def test_a_script_asks_for_what_its_run_needs(
 
 
 def test_what_was_asked_for_comes_before_what_the_site_says() -> None:
-    text = script("generic", ONE_NODE, Options(partition="gpu,other", time="12:00:00"))
+    text = script("generic", ONE_NODE, JobPlan(partition="gpu,other", time="12:00:00"))
     assert "#SBATCH --partition=gpu,other\n#SBATCH --time=12:00:00\n" in text
     assert "account" not in text
 
 
 def test_options_of_the_job_win_over_further_ones_of_the_site() -> None:
     lines = ("--account=theirs", "--time=48:00:00", "--mail-type=END")
-    asked = Options(account="mine", time="01:00:00")
+    asked = JobPlan(account="mine", time="01:00:00")
     text = script("generic", ONE_NODE, asked, sbatch_lines=lines)
     given = [line.removeprefix("#SBATCH ") for line in text.splitlines() if "#SBATCH" in line]
     for theirs, mine in (("--account=theirs", "--account=mine"), (lines[1], "--time=01:00:00")):
@@ -129,7 +139,8 @@ def test_each_rank_sees_the_gpu_of_its_number() -> None:
 
 def test_an_emulated_run_costs_one_machine() -> None:
     alone, site = RunSpec(**{**EMULATED, "nodes": 16}), find_site("juwels_booster")
-    assert node_hours([alone], site, ASKED) == node_hours([RunSpec(**ONE_NODE)], site, ASKED)
+    own, other = plan_of(alone), plan_of(RunSpec(**ONE_NODE))
+    assert own.node_hours(site) == other.node_hours(site)
 
 
 def test_mpi_is_asked_for_by_horovod_over_mpi_alone() -> None:
@@ -139,36 +150,35 @@ def test_mpi_is_asked_for_by_horovod_over_mpi_alone() -> None:
     over_gloo = script("vega", horovod)
     assert "--mpi=none" in over_gloo
     assert "HOROVOD_CONTROLLER" not in over_gloo
-    place = JobPaths((STUDY / "one", STUDY / "two"), PATHS.project, PATHS.python)
-    both = [RunSpec(**ONE_NODE), RunSpec(**horovod)]  # a block: one of its runs needs it
-    text = render(both, find_site("vega").model_copy(update=over_mpi), ASKED, place)
+    both = plan_of(RunSpec(**ONE_NODE), RunSpec(**horovod))  # a block: one of its runs needs it
+    text = render(both, find_site("vega").model_copy(update=over_mpi))
     assert "--mpi=pmix_v3" in text
     assert 'export HOROVOD_CONTROLLER="mpi"\n' in text
 
 
 def test_a_percent_in_a_folder_is_no_placeholder() -> None:
-    place = JobPaths((Path("/50%/run"),), PATHS.project, PATHS.python)
-    text = render([RunSpec()], find_site("generic"), Options(), place)
+    text = render(plan_of(RunSpec(), study=Path("/50%")), find_site("generic"))
     assert "--output=/50%%/run/logs/slurm-%j.log\n" in text
 
 
 @pytest.mark.parametrize(
-    "place",
+    "wrong",
     [
-        JobPaths((Path("/shared/x\n#SBATCH --mem=1/run"),), PATHS.project, PATHS.python),
-        JobPaths(PATHS.run_dirs, Path("/shared/a\rb"), PATHS.python),
-        JobPaths(PATHS.run_dirs, PATHS.project, "/shared/\x1b[2J/python"),
+        {"study": Path("/shared/x\n#SBATCH --mem=1")},
+        {"asked": replace(ASKED, project=Path("/shared/a\rb"))},
+        {"asked": replace(ASKED, python="/shared/\x1b[2J/python")},
     ],
 )
-def test_a_path_that_would_add_a_line_is_refused(place: JobPaths) -> None:
+def test_a_path_that_would_add_a_line_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="script cannot name a path with"):
-        render([RunSpec(**ONE_NODE)], find_site("generic"), ASKED, place)
+        render(plan_of(RunSpec(**ONE_NODE), **wrong), find_site("generic"))
 
 
 def test_a_projects_path_is_no_command(tmp_path: Path) -> None:
     project = Path('/shared/a "b" $(touch here) `touch there` \\ $HOME')
     site = find_site("generic").model_copy(update={"caches": str(tmp_path / "caches")})
-    text = render([RunSpec(**ONE_NODE)], site, ASKED, JobPaths(PATHS.run_dirs, project, "/python"))
+    asked = replace(ASKED, project=project)
+    text = render(plan_of(RunSpec(**ONE_NODE), asked=asked), site)
     (line,) = [one for one in text.splitlines() if one.startswith("export PYTHONPATH=")]
     done = subprocess.run(
         ["bash", "-c", f'unset PYTHONPATH; {line}; printf %s "$PYTHONPATH"'],
@@ -189,10 +199,10 @@ def test_a_job_imports_nothing_from_the_folder_in_which_it_was_submitted(tmp_pat
     package = tmp_path / "project" / "ddl_tools" / "launch" / "slurm"
     package.mkdir(parents=True)
     (package / "job.py").write_text("import sys; print(*sys.path, sep='\\n')")
-    place = JobPaths(PATHS.run_dirs, tmp_path / "project", sys.executable)
+    asked = replace(ASKED, project=tmp_path / "project", python=sys.executable)
     (tmp_path / "submitted").mkdir()
     said = output(
-        *("bash", "-c", render([RunSpec(**ONE_NODE)], site, ASKED, place)),
+        *("bash", "-c", render(plan_of(RunSpec(**ONE_NODE), asked=asked), site)),
         cwd=tmp_path / "submitted",
         **{"PYTHONPATH": ":/mine::", "SLURM_JOB_ID": 17, "MASTER_ADDR": "here"},
     )

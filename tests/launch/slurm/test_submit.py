@@ -14,7 +14,7 @@ from click.testing import Result
 
 from ddl_core.config import RunSpec
 from ddl_tools.launch.slurm import submit
-from ddl_tools.launch.slurm.script import Options
+from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.records.failures import remedy
 from ddl_tools.records.ledger import Entry, exclusive, ledger, plan
@@ -60,16 +60,17 @@ def two_runs(folder: Path, **fields: Any) -> tuple[Path, list[Entry]]:
 )
 def test_node_hours(site: str, fields: dict[str, Any], asked: str | None, hours: float) -> None:
     spec = RunSpec(strategy="ddp", **fields)
-    assert submit.node_hours([spec], find_site(site), Options(time=asked)) == pytest.approx(hours)
+    plan = JobPlan(time=asked).of([Entry(spec, Path("small/run"), "missing")])
+    assert plan.node_hours(find_site(site)) == pytest.approx(hours)
 
 
 def test_costs_are_added_per_configuration_and_leave_out_what_is_complete(tmp_path: Path) -> None:
     path = study_file(tmp_path, strategy=["ddp", "horovod"], nodes=[1, 4])
     study = Study.load(path)
     change(plan(study, results())[3], status="completed")
-    entries, options = ledger(study, results()), Options(time="02:00:00")
-    chosen = submit.prepare(entries, GENERIC, options, submit.Choice())
-    rows = [line.split() for line in submit.show_costs(entries, chosen.jobs).splitlines()[1:]]
+    entries = ledger(study, results())
+    plans = submit.prepare(entries, GENERIC, JobPlan(time="02:00:00"))
+    rows = [line.split() for line in submit.show_costs(entries, plans, GENERIC).splitlines()[1:]]
     assert rows == [
         ["PyTorch-DDP", "2", "0", "2", "10.0"],
         ["Horovod", "2", "1", "1", "2.0"],
@@ -79,7 +80,7 @@ def test_costs_are_added_per_configuration_and_leave_out_what_is_complete(tmp_pa
 
 def test_the_costs_of_a_single_configuration_have_its_title() -> None:
     spec = RunSpec(strategy="ddp", loader="dali_cpu", model="resnet50", nodes=2)
-    line = submit.show_costs([Entry(spec, Path("a"), "missing")], []).splitlines()[1]
+    line = submit.show_costs([Entry(spec, Path("a"), "missing")], [], GENERIC).splitlines()[1]
     assert line.startswith("PyTorch-DDP, DALI (CPU), ResNet50  ")
 
 
@@ -206,7 +207,7 @@ def test_ctrl_c_leaves_no_job_that_is_in_no_record(tmp_path: Path, slurm: StandI
     answer = (slurm.folder / "sbatch").read_text()
     slurm.script("sbatch", answer.replace("#!/bin/sh\n", f"#!/bin/sh\nkill -INT {os.getpid()}\n"))
     with pytest.raises(KeyboardInterrupt):
-        list(submit.submit(Study.load(path), results(), GENERIC, Options(), submit.Choice()))
+        list(submit.submit(Study.load(path), results(), GENERIC, JobPlan()))
     assert len(slurm.calls("sbatch")) == 1
     first, second = (read_record(item.directory) for item in items)
     assert (first.status, first.job_id) == ("submitted", "17")
