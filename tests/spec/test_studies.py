@@ -1,6 +1,7 @@
 """The studies in studies/: all can be planned, and the paper's are the paper's."""
 
 import csv
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.registry import STRATEGIES
 from ddl_tools.launch.plan_notes import networks_not_found, short_windows, without_throughput
-from ddl_tools.records.paths import PAPER, STUDIES
+from ddl_tools.records.paths import PAPER, PROJECT, STUDIES
 from ddl_tools.study import Study
 
 FILES = sorted(STUDIES.glob("*.yaml"))
 FRAMEWORKS = ("ddp", "horovod", "deepspeed")
+PINNED = Path(__file__).with_name("run_ids.csv")  # of studies in their files, and as published
 
 
 def runs_of(name: str) -> list[RunSpec]:
@@ -40,6 +42,18 @@ def test_every_study_can_be_planned(path: Path) -> None:
         assert run.global_batch_size <= images
         cold = run.cold_epochs(images * run.passes(images) // run.global_batch_size)
         assert run.epochs > cold or run.profile_steps  # one is warm, where throughput is asked for
+
+
+def test_no_run_of_a_study_changes_its_name() -> None:
+    """Published runs are those that their study plans: of each, the number and a hash of names."""
+    pinned = list(csv.DictReader(PINNED.read_text(encoding="utf-8").splitlines()))
+    for row in pinned:
+        path = PROJECT / row["study"]
+        is_file = path.suffix == ".yaml"
+        study = Study.load(path) if is_file else Study.model_validate_json(path.read_bytes())
+        names = sorted(run.run_id for run in study.expand())
+        digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+        assert (len(names), digest) == (int(row["runs"]), row["sha256"]), path
 
 
 @pytest.mark.parametrize(
