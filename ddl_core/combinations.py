@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ddl_core.errors import SpecError
-from ddl_core.registry import LOADERS, MODELS, REGISTRIES, known, owner
+from ddl_core.registry import LOADERS, REGISTRIES, known, owner
 from ddl_core.retired import NAMES as RETIRED
 
 if TYPE_CHECKING:
@@ -18,19 +18,6 @@ TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
     *("precise_bn", "profile_steps", "micro_batches_per_pass"),
 )
-# What an emulated run needs: its compute sleeps, and nothing is learnt.
-EMULATED: dict[str, Any] = {
-    "framework": "torch",
-    "loader": "synthetic",
-    "device": "cpu",
-    "work": "train",
-    "accumulation": 1,
-    "precision": "fp32",
-    "compile": False,
-    "prefix": None,
-    "profile_steps": 0,
-    "eval_every": 0,
-}
 ON = range(1, 2**63)
 MANY = range(2, 2**63)
 YES, NO = (True,), (False,)
@@ -39,21 +26,20 @@ FSDP = ("fsdp",)
 BY_LAYER = ("lars", "lamb")
 DALI = [name for name in LOADERS if name.startswith("dali")]
 
-PREFIX = "emu_"  # of fields of emulated runs
+Dependent = tuple[tuple[str, str, Collection[Any]], ...]
 # Fields, or beginnings of fields, that have an effect only where another has one of these values.
-DEPENDENT: tuple[tuple[str, str, Collection[Any]], ...] = (
-    (PREFIX, "emulated", YES),
+DEPENDENT: Dependent = (
     ("ddp_powersgd_", "ddp_compression", ("powersgd",)),
     ("deepspeed_bucket_elements", "deepspeed_zero_stage", SHARDED),
     ("deepspeed_overlap_comm", "deepspeed_zero_stage", SHARDED),
     ("dali_decode", "loader", ("dali_gpu",)),
 )
 
-_UNCHECKED = "what it sends on emulated links was never checked"
 _WHOLE_LAYERS = "it needs the norms of whole layers"
 
+Refused = tuple[tuple[dict[str, Collection[Any]], str, str], ...]
 # What is refused: values that fields may not have together, why, and what to use instead.
-REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
+REFUSED: Refused = (
     (
         {"strategy": ["single"], "world_size": MANY},
         "it is one process",
@@ -81,9 +67,6 @@ REFUSED: tuple[tuple[dict[str, Collection[Any]], str, str], ...] = (
     ({"precise_bn": YES, "compile": YES}, "it would compile again", "use compile = false"),
     ({"nesterov": YES, "optimizer": ["lamb"]}, "it has no momentum", "use 'sgd' or 'lars'"),
     ({"nesterov": YES, "momentum": [0]}, "it needs momentum", "use momentum > 0"),
-    ({"emulated": YES, "deepspeed_zero_stage": [2, 3]}, _UNCHECKED, "use stage 0 or 1"),
-    ({"emulated": YES, "strategy": FSDP}, _UNCHECKED, "use another strategy"),
-    ({"emulated": YES, "ddp_compression": ["powersgd"]}, _UNCHECKED, "use 'fp16' or 'none'"),
     (
         {"ddp_compression": ["powersgd"], "precision": ["fp16"]},
         "gradients that overflow once would stay in what it has not sent yet",
@@ -146,28 +129,40 @@ def check(run: "RunSpec", device: str) -> None:
 def _refusals(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
     """Yield what is refused; `changed` are the fields that are not at their defaults."""
     yield from _of_framework(run, changed)
-    yield from _of_emulation(run)
+    for options in run.options():
+        yield from options.refusals(run)
     for name in changed:
         if owner(name) not in (None, run.strategy):
             yield (
                 f"{name} is a setting of strategy {owner(name)!r}, but the run's strategy is "
                 f"{run.strategy!r}; leave it out"
             )
-        for start, field, values in DEPENDENT:
-            if name.startswith(start) and getattr(run, field) not in values:
-                needed = " or ".join(map(_shown, values))
-                yield (
-                    f"{name} = {_shown(changed[name])} is of {field} = {needed} alone"
-                    f", but {field} = {_shown(getattr(run, field))}; leave it out"
-                )
+    yield from without_effect(run, DEPENDENT)
     if run.accumulation % run.micro_batches_per_pass:
         yield (
             f"micro_batches_per_pass = {run.micro_batches_per_pass} does not divide "
             f"accumulation = {run.accumulation}; choose a divisor"
         )
-    for fields, reason, remedy in REFUSED:
+    yield from refused(run, REFUSED)
+
+
+def without_effect(run: "RunSpec", table: Dependent) -> Iterator[str]:
+    """Yield a sentence on each changed field that has no effect in this run."""
+    for name, value in run.model_dump(exclude_defaults=True).items():
+        for start, field, values in table:
+            if name.startswith(start) and getattr(run, field) not in values:
+                needed = " or ".join(map(shown, values))
+                yield (
+                    f"{name} = {shown(value)} is of {field} = {needed} alone"
+                    f", but {field} = {shown(getattr(run, field))}; leave it out"
+                )
+
+
+def refused(run: "RunSpec", table: Refused) -> Iterator[str]:
+    """Yield a sentence on each row of values that this run has together."""
+    for fields, reason, remedy in table:
         if all(getattr(run, name) in values for name, values in fields.items()):
-            found = (f"{name} = {_shown(getattr(run, name))}" for name in fields)
+            found = (f"{name} = {shown(getattr(run, name))}" for name in fields)
             yield f"{' with '.join(found)}: {reason}; {remedy}"
 
 
@@ -188,28 +183,11 @@ def _of_framework(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
     for name in TORCH_ONLY:
         if run.framework != "torch" and name in changed:
             yield (
-                f"{name} = {_shown(changed[name])} is of framework 'torch' alone, but framework = "
+                f"{name} = {shown(changed[name])} is of framework 'torch' alone, but framework = "
                 f"{run.framework!r}; leave it out"
             )
 
 
-def _of_emulation(run: "RunSpec") -> Iterator[str]:
-    paced = [name for name, entry in MODELS.items() if entry.paced]
-    if run.emulated != (run.model in paced):
-        others = ", ".join(paced) if run.emulated else "another one"
-        yield (
-            f"model = {run.model!r}, but emulated = {_shown(run.emulated)}: only compute of a "
-            f"paced model is emulated; choose model {others}, or change emulated"
-        )
-    for name, value in EMULATED.items():
-        if run.emulated and getattr(run, name) != value:
-            yield f"{name} = {getattr(run, name)!r}, but emulated = true, which needs {value!r}"
-    if run.emulated and run.emu_uplink_mbit and run.nodes < 2:
-        yield (
-            f"emu_uplink_mbit = {run.emu_uplink_mbit} lies between two halves of the nodes, but "
-            f"nodes = {run.nodes}; use 2 at least, or 0"
-        )
-
-
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value as a study file has it."""
     return str(value).lower() if isinstance(value, bool) else repr(value)

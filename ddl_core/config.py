@@ -4,19 +4,25 @@ import hashlib
 import json
 import re
 import shlex
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
+    create_model,
     field_validator,
+    model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
-from ddl_core import combinations, retired
+from ddl_core import combinations, registry, retired
 from ddl_core.errors import SpecError
 from ddl_core.files import describe
 from ddl_core.registry import check_name
@@ -42,13 +48,51 @@ STUDY_ONLY = ("second_start",)
 """Fields of `RunSpec` that a study file alone sets: no option, and no row in the reference."""
 
 
-class RunSpec(BaseModel):
-    """One run, completely: two runs with the same `RunSpec` do the same work."""
+# Strict: without it, `true` would be the number 1.
+_STRICT = ConfigDict(
+    frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+)
+_LAST = ("second_start", "seed", "repeat")  # what makes a run another run of the same settings
 
-    # Strict: without it, `true` would be the number 1.
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
-    )
+
+class Options(BaseModel):
+    """Fields of a run that a plug-in declares, with names, types, limits and defaults.
+
+    Derive a class, and announce it as an entry point NAME of the group ``ddl_core.options``. Its
+    fields are bool, int or float and begin with NAME; a run has them among its own. It is imported
+    wherever runs are planned. A default must never change: neither hash nor record has it.
+    """
+
+    model_config = _STRICT
+
+    words: ClassVar[Mapping[str, str | dict[Any, str]]] = {}
+    """What fields are called in labels, or their values."""
+
+    def refusals(self, run: "RunSpec") -> Iterator[str]:
+        """Yield why a run may not have these options beside its other fields."""
+        yield from ()
+
+    def simulated(self) -> bool:
+        """Say whether a run simulates nodes on one machine: it measures neither this nor others."""
+        return False
+
+    def at_default(self) -> list[str]:
+        """Return the fields that are at their defaults."""
+        fields = type(self).model_fields.items()
+        return [name for name, field in fields if getattr(self, name) == field.default]
+
+
+AnyOptions = TypeVar("AnyOptions", bound=Options)
+
+
+class RunSpec(BaseModel):
+    """One run, completely: two runs with the same `RunSpec` do the same work.
+
+    Besides these fields it has those of `Options`, as attributes like its own.
+    """
+
+    model_config = _STRICT | ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, bool | int | float]
 
     framework: str = Field("torch", description="framework that computes")
     strategy: str = Field("single", description="data-parallel strategy")
@@ -199,34 +243,6 @@ class RunSpec(BaseModel):
     deepspeed_bucket_elements: int = Field(
         500_000_000, ge=10, le=10**10, description="DeepSpeed, stages 1 to 3: numbers in a bucket"
     )
-    emulated: bool = Field(
-        False, description="emulated cluster: nodes are made on this machine, and compute sleeps"
-    )
-    emu_link_mbit: float = Field(
-        100, ge=0.1, le=10**5, description="emulation: rate of each node's link, each way (Mbit/s)"
-    )
-    emu_uplink_mbit: float = Field(
-        0,
-        ge=0,
-        le=10**5,
-        description="emulation: rate of the link between two halves of the nodes (Mbit/s; "
-        "0: one switch)",
-    )
-    emu_step_ms: float = Field(
-        1000, ge=1, le=10**6, description="emulation: compute time of a rank in each step (ms)"
-    )
-    emu_shrink: float = Field(
-        64, ge=1, le=10**4, description="emulation: factor by which gradients are smaller"
-    )
-    emu_straggler: float = Field(
-        1, ge=1, le=100, description="emulation: factor by which the last rank computes longer"
-    )
-    emu_jitter: float = Field(
-        0, ge=0, le=1, description="emulation: relative standard deviation of the compute time"
-    )
-    emu_draws: Positive = Field(
-        1, description="emulation: GPUs that a rank represents; the slowest one counts"
-    )
     second_start: bool = Field(
         False,
         description="second start of the same run: the ratio to the first shows the effect "
@@ -237,14 +253,24 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_retired(cls, fields: Any) -> Any:
-        """Leave out retired fields, as records have them; refuse them at another value."""
+    def _with_options(cls, fields: Any) -> Any:
+        """Leave out retired fields at the value that records have; check and complete options."""
         if not isinstance(fields, dict):
             return fields
         for name in retired.SETTINGS.keys() & fields.keys():
             if fields[name] != retired.SETTINGS[name].value:
                 raise ValueError(retired.refusal(name))
-        return {name: value for name, value in fields.items() if name not in retired.SETTINGS}
+        own = {name: value for name, value in fields.items() if name in cls.model_fields}
+        others = fields.keys() - own.keys() - retired.SETTINGS.keys()
+        options = {name: fields[name] for name in others}
+        return own | dict(_all_options(declared()).model_validate(options))
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out options at their defaults: the rest is read without the plug-in as well."""
+        found = serialize(self)
+        at_default = {name for kind in self.options() for name in kind.at_default()}
+        return {name: value for name, value in found.items() if name not in at_default}
 
     @field_validator("framework", "strategy", "loader", "model")
     @classmethod
@@ -268,8 +294,22 @@ class RunSpec(BaseModel):
 
     @property
     def machines(self) -> int:
-        """Number of computers that its ranks need: emulated nodes are made on one."""
-        return 1 if self.emulated else self.nodes
+        """Number of computers that its ranks need."""
+        return 1 if self.simulated else self.nodes
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its nodes are simulated on one machine."""
+        return any(one.simulated() for one in self.options())
+
+    def options(self) -> list[Options]:
+        """Return the options of all plug-ins."""
+        return [self.of(kind) for kind in declared()]
+
+    def of(self, kind: type[AnyOptions]) -> AnyOptions:
+        """Return the options of one plug-in."""
+        extra = self.model_extra or {}
+        return kind(**{name: extra[name] for name in kind.model_fields if name in extra})
 
     @property
     def virtual_workers(self) -> int:
@@ -346,6 +386,54 @@ class RunSpec(BaseModel):
         try:
             run = cls.model_validate(fields)
         except ValidationError as error:
-            raise SpecError(describe(error, cls)) from None
+            raise SpecError(describe(error, cls, run_fields())) from None
         combinations.check(run, run.device)
         return run
+
+
+def run_fields() -> dict[str, FieldInfo]:
+    """Return all fields of a run in their order; options precede what makes another run."""
+    own = RunSpec.model_fields
+    settings = {name: field for name, field in own.items() if name not in _LAST}
+    for kind in declared():
+        settings |= kind.model_fields
+    return settings | {name: own[name] for name in _LAST}
+
+
+def declared() -> tuple[type[Options], ...]:
+    """Return the classes of all plug-ins that declare options."""
+    return _declared(tuple(registry.OPTIONS.items()))
+
+
+@cache
+def _declared(announced: tuple[tuple[str, str], ...]) -> tuple[type[Options], ...]:
+    """Import the classes; a broken one is left out, with a sentence in `registry.LEFT_OUT`."""
+    found: list[type[Options]] = []
+    for name, code in announced:
+        what = f"options {name!r}"
+        try:
+            kind = registry.load(what, code)
+            _check_options(name, kind, {field for one in found for field in one.model_fields})
+        except Exception as error:  # whatever the package of others raises
+            registry.LEFT_OUT.append(f"{what} ({code}): {error}; mend or uninstall the package")
+        else:
+            found.append(kind)
+    return tuple(found)
+
+
+def _check_options(name: str, kind: Any, taken: Collection[str]) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, Options)):
+        raise SpecError("it is no class derived from ddl_core.config.Options")
+    for field, about in kind.model_fields.items():
+        if not field.startswith(name):
+            raise SpecError(f"field {field!r} does not begin with {name!r}")
+        if field in taken or field in RunSpec.model_fields or hasattr(RunSpec, field):
+            raise SpecError(f"field {field!r} exists; give it another name")
+        if type(about.default) not in (bool, int, float):
+            raise SpecError(f"field {field!r} has no default that is a bool, an int or a float")
+
+
+@cache
+def _all_options(kinds: tuple[type[Options], ...]) -> type[Options]:
+    """Return one class with the fields of several, by which their values are checked together."""
+    return create_model("Options", __base__=(*kinds, Options))

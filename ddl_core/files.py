@@ -48,15 +48,17 @@ def drop_cached(paths: Iterable[str]) -> None:
                 os.close(descriptor)
 
 
-def describe(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return one line per problem: field, value, what is allowed."""
+def describe(
+    error: ValidationError, model: type[BaseModel], fields: Iterable[str] | None = None
+) -> str:
+    """Return one line per problem: field, value, what is allowed; by default the model's fields."""
     lines = []
     problems = error.errors()
     for problem in problems[:MOST_PROBLEMS]:
         field = ".".join(map(str, problem["loc"])) or model.__name__
         text = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            text = f"unknown field; choose from: {', '.join(sorted(model.model_fields))}"
+            text = f"unknown field; choose from: {', '.join(sorted(fields or model.model_fields))}"
         value = problem.get("input")
         given = "" if isinstance(value, dict | BaseModel) else f" = {shown(value)}"
         lines.append(f"  {field}{given}: {text}")

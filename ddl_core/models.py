@@ -161,8 +161,8 @@ def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
         "input": list(shape),
         "source_sha256": _source(spec),
     }
-    if spec.emulated:
-        return facts | {"forward_flop": 0}  # it sleeps
+    if spec.simulated:
+        return facts | {"forward_flop": 0}
     counter, trial = FlopCounterMode(display=False), copy.deepcopy(network).train()
     with torch.random.fork_rng(devices=[]), torch.no_grad(), counter:
         try:

@@ -26,7 +26,6 @@ class Entry:
     variables: tuple[str, ...] = ()  # beginnings of environment variables that it alone reads
     install: str = "make env"  # the command that installs the distributions
     frameworks: tuple[str, ...] = ("torch",)  # with which the name can be used
-    paced: bool = False  # whether a model sleeps instead of computing, for emulated runs
     of_run: bool = False  # whether a model's function takes the run, not its number of classes
     one_run_per_process: bool = False  # whether a second run in the same process fails
     version: int = 1  # of a loader; runs of two versions are never compared
@@ -116,9 +115,6 @@ MODELS = {
     "resnet44": Entry("ddl_core.models:resnet44", "ResNet44", frameworks=_ALL),
     "alexnet": Entry("ddl_core.models:alexnet", "AlexNet", frameworks=_ALL),
     "googlenet": Entry("ddl_core.models:googlenet", "GoogLeNet", frameworks=_ALL),
-    "paced_resnet50": Entry(
-        "ddl_tools.emulation.network:paced_resnet50", "paced ResNet50", paced=True, of_run=True
-    ),
 }
 # Whose networks are asked for as "timm/convnext_tiny".
 ZOOS = {
@@ -128,6 +124,9 @@ ZOOS = {
 _IN_A_ZOO = re.compile(rf"({'|'.join(ZOOS)})/([A-Za-z0-9_.-]+)")
 # "package.module:function": a function of the number of classes.
 _OF_ONES_OWN = re.compile(r"([A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+# "module:attribute" of the classes by which plug-ins declare fields of a run: `config.Options`.
+OPTIONS: dict[str, str] = {}
 
 REGISTRIES: dict[str, dict[str, Entry]] = {
     "framework": FRAMEWORKS,
@@ -175,7 +174,7 @@ def _entry_points(group: str) -> metadata.EntryPoints:
     return metadata.entry_points(group=group)
 
 
-_BROUGHT: set[str] = set()  # by packages, which bring no fields of a run
+_BROUGHT: set[str] = set()  # by packages
 LEFT_OUT: list[str] = []  # a sentence on each name of a package that is left out
 
 for _kind in ("strategy", "loader", "model"):  # a framework has an environment of its own
@@ -191,6 +190,9 @@ for _kind in ("strategy", "loader", "model"):  # a framework has an environment 
         )
         for _one in _found.values()
     }
+_found, _left_out = plug_ins("options", OPTIONS)
+LEFT_OUT.extend(_left_out)
+OPTIONS |= {_one.name: _one.code for _one in _found.values()}
 
 
 def known(kind: str, name: str) -> Entry | None:
@@ -227,9 +229,12 @@ def title(kind: str, name: str) -> str:
 
 
 def owner(field: str) -> str | None:
-    """Return the strategy that the name of a field of `RunSpec` begins with, if any."""
-    name, more, _ = field.partition("_")
-    return name if more and name in STRATEGIES and name not in _BROUGHT else None
+    """Return the strategy that the name of a field of a run begins with, if any.
+
+    A strategy of a package owns the options that the package declares by its name.
+    """
+    owners = [name for name in STRATEGIES if name not in _BROUGHT or name in OPTIONS]
+    return max((one for one in owners if field.startswith(f"{one}_")), key=len, default=None)
 
 
 _OTHERS = {"model": "; or torchvision/NAME, timm/NAME, package.module:function"}
@@ -253,15 +258,20 @@ def resolve(kind: str, name: str) -> Any:
     """
     entry = known(kind, check_name(kind, name))
     assert entry is not None
-    module, _, attribute = entry.code.partition(":")
     try:
-        imported = import_module(module)
+        return load(f"{kind} {name!r}", entry.code)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "ddl_core":
             raise
         raise _not_installed(kind, name, error.name or "") from error
+
+
+def load(what: str, code: str) -> Any:
+    """Import and return ``"module:attribute"``; `SpecError` if the module has no such thing."""
+    module, _, attribute = code.partition(":")
+    imported = import_module(module)
     if not hasattr(imported, attribute):
-        raise SpecError(f"{kind} {name!r} is announced as {entry.code}, but there is no such thing")
+        raise SpecError(f"{what} is announced as {code}, but there is no such thing")
     return getattr(imported, attribute)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ddl_core.config import RunSpec
+from ddl_core.config import RunSpec, declared, run_fields
 from ddl_core.registry import REGISTRIES, owner, title
 
 IN_RUN_ID = ("framework", "strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
@@ -25,7 +25,6 @@ WORDS: dict[str, str | dict[Any, str]] = {
     "dali_decode": {"gpu": "", "cpu": "decoding on the CPU"},  # of one loader alone
     "precision": {"torch": "TF32 in convolutions"},
     "prefix": {None: "no prefix"},
-    "emulated": {True: "emulated", False: "measured"},
     "schedule": {"constant": "constant rate"},
     # What stands before a value, where a name without underscores says it worse.
     "gpus_per_node": "ranks per node",
@@ -47,19 +46,14 @@ WORDS: dict[str, str | dict[Any, str]] = {
     "deepspeed_overlap_comm": "overlap",
     "ddp_powersgd_rank": "PowerSGD rank",
     "ddp_powersgd_start": "PowerSGD start",
-    "emu_link_mbit": "link",
-    "emu_uplink_mbit": "uplink",
-    "emu_step_ms": "compute",
-    "emu_shrink": "gradients smaller by",
-    "emu_straggler": "straggler",
-    "emu_jitter": "jitter",
-    "emu_draws": "GPUs per rank",
     # Of records.
     "hardware": "",
     "software": "",
     "apart": "",
 }
 """What fields and facts are called, or their values."""
+for _kind in declared():
+    WORDS |= _kind.words
 # By field, or by how its name ends.
 _UNITS = {
     "image_size": "px",
@@ -73,7 +67,7 @@ _DEFAULT = "default settings"
 ITEMS = "; "
 """Between the items of a fact that is a list."""
 
-_FIELDS = RunSpec.model_fields
+_FIELDS = run_fields()
 _SIZE = ("nodes", "gpus_per_node")
 # Ranks share the cores of a node: where each number of ranks has one number of threads, a name
 # with the first need not have the second. So it is with each fact and the hardware.
@@ -215,7 +209,8 @@ def named(runs: Iterable[RunSpec]) -> Names:
 def as_asked(run: RunSpec) -> str:
     """Return in words what the end of a run's name is a hash of: all that is not at its default."""
     fields = run.model_dump(exclude_defaults=True)
-    return ", ".join(phrase(name, fields[name]) for name in fields if name not in IN_RUN_ID)
+    names = (name for name in _FIELDS if name in fields and name not in IN_RUN_ID)
+    return ", ".join(phrase(name, fields[name]) for name in names)
 
 
 def describe(values: Row) -> str:

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from ddl_core import retired
-from ddl_core.config import LONGEST_NAME, NAME, RunSpec
+from ddl_core.config import LONGEST_NAME, NAME, RunSpec, run_fields
 from ddl_core.errors import SpecError
 from ddl_core.files import describe, shown, some
 
@@ -64,7 +64,7 @@ class Interleave(BaseModel):
 
     def is_reference(self, run: RunSpec) -> bool:
         """Say whether a run is of the baseline: one that trains, and no second start of it."""
-        fields = run.model_dump()
+        fields = dict(run)
         fits = all(fields[name] == value for name, value in self.reference.items())
         return fits and run.work == "train" and not run.second_start
 
@@ -188,7 +188,7 @@ def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
 def _check_fields(place: str, names: dict[str, Any]) -> None:
     for name in retired.SETTINGS.keys() & names.keys():
         raise ValueError(f"{place}: {retired.refusal(name)}")
-    known = {*RunSpec.model_fields, GLOBAL_BATCH}
+    known = {*run_fields(), GLOBAL_BATCH}
     if unknown := sorted(names.keys() - known):
         raise ValueError(
             f"{place}: unknown field {some([shown(name) for name in unknown])}; "

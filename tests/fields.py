@@ -2,8 +2,7 @@
 
 from typing import Any, Literal, get_args, get_origin
 
-from ddl_core.combinations import PREFIX
-from ddl_core.config import RunSpec
+from ddl_core.config import RunSpec, run_fields
 from ddl_core.registry import REGISTRIES, STRATEGIES
 
 Fields = dict[str, Any]
@@ -21,17 +20,17 @@ EMULATED: Fields = {
     "eval_every": 0,
 }
 # Whether a run is emulated goes with its model: no two runs differ in that alone.
-ALONE = [name for name in RunSpec.model_fields if name != "emulated"]
+ALONE = [name for name in run_fields() if name != "emulated"]
 
 
 def is_of_emulation(field: str) -> bool:
     """Say whether a field is of emulated runs alone, which no figure of measured ones shows."""
-    return field.startswith(PREFIX)
+    return field.startswith("emu_")
 
 
 def another(field: str) -> Any:
     """Return a value of a field that is not its default."""
-    about = RunSpec.model_fields[field]
+    about = run_fields()[field]
     kind, default = about.annotation, about.default
     if field in REGISTRIES:
         return next(
@@ -69,5 +68,5 @@ def changed(field: str, **shared: Any) -> tuple[RunSpec, RunSpec]:
     one = RunSpec(**{**several, **shared, **owner(field), **_BESIDE.get(field, {})})
     value = another(field)
     if value == getattr(one, field):
-        value = RunSpec.model_fields[field].default
+        value = run_fields()[field].default
     return one, RunSpec(**{**one.model_dump(), field: value})

@@ -3,7 +3,7 @@
 import statistics
 from pathlib import Path
 
-from ddl_core.config import RunSpec
+from ddl_core.config import run_fields
 from ddl_tools.launch.study import find_study
 from ddl_tools.records import agreement
 from ddl_tools.records.archive import REPORT
@@ -76,7 +76,7 @@ def _study(study: Study, tree: Tree) -> str:
     entries = ledger(study, tree)
     varying = [
         name
-        for name in RunSpec.model_fields
+        for name in run_fields()
         if name != "strategy" and len({getattr(item.spec, name) for item in entries}) > 1
     ]
     lines = [

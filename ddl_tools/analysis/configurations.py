@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ddl_core.config import RunSpec
+from ddl_core.config import run_fields
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample, counted
 from ddl_tools.analysis.tables import is_emulated, not_emulated
@@ -53,7 +53,7 @@ _SPREAD = ["ranks_per_node", "cores_shared"]
 _SHOWN = ["image_size", "global_batch_size", "local_batch_size", "precision"]
 _SHOWN += ["channels_last", "compile"]
 # What it contains only where its study has several.
-_WORK = [name for name in _SETTING if name in RunSpec.model_fields and name not in _SHOWN]
+_WORK = [name for name in _SETTING if name in run_fields() and name not in _SHOWN]
 _PLACE = ["hardware", "method_version", "memory_gib", "ranks_per_node", "device_used", "machine"]
 _PLACE += ["cpu_cores", *_OF_LIBRARY, "cores_shared", "apart"]
 _SAME = {
@@ -213,7 +213,7 @@ def _fill_identity(table: pd.DataFrame) -> None:
     """Count runs that failed before they knew their machine to those that ask for the same."""
     unknown = table["machine"].isna()
     for column, free in (("configuration", identity.CONFIGURATION), ("series", identity.SERIES)):
-        fields = [name for name in identity.dividing(free) if name in RunSpec.model_fields]
+        fields = [name for name in identity.dividing(free) if name in run_fields()]
         known = table[column].mask(unknown).groupby(numbered(table, ["study", *fields]))
         one = unknown & (known.transform("nunique") == 1)
         table[column] = table[column].mask(one, known.transform("first"))
@@ -276,7 +276,7 @@ def ended_runs(
 
 def specs(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the fields of some runs, with None where one has no value."""
-    return rows(runs, list(RunSpec.model_fields))
+    return rows(runs, list(run_fields()))
 
 
 def rows(table: pd.DataFrame, names: list[str]) -> list[dict[str, Any]]:

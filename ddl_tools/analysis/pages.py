@@ -241,7 +241,7 @@ def weights(tree: Tree) -> str:
 def _completed(tree: Tree) -> list[RunRecord]:
     """Return the records of the measured runs of all studies, as planned last, that completed."""
     runs = (read_record(run) for name in tree.studies() for run in study_folders(name, tree))
-    return [one for one in runs if one.status == "completed" and not one.spec.emulated]
+    return [one for one in runs if one.status == "completed" and not one.spec.simulated]
 
 
 def _prediction(tree: Tree) -> Row | None:

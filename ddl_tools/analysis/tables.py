@@ -12,8 +12,9 @@ from typing import Any, Union, get_args, get_origin
 import numpy as np
 import pandas as pd
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from ddl_core.config import RunSpec
+from ddl_core.config import run_fields
 from ddl_core.errors import RecordError
 from ddl_core.timing import Spent
 from ddl_tools.analysis import metrics
@@ -49,7 +50,11 @@ def _dtype(annotation: Any) -> str:
 
 
 def _types(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    return {prefix + name: _dtype(field.annotation) for name, field in model.model_fields.items()}
+    return _dtypes(model.model_fields, prefix)
+
+
+def _dtypes(fields: Mapping[str, FieldInfo], prefix: str = "") -> dict[str, str]:
+    return {prefix + name: _dtype(field.annotation) for name, field in fields.items()}
 
 
 def _columns(kind: str, names: str) -> dict[str, str]:
@@ -58,7 +63,7 @@ def _columns(kind: str, names: str) -> dict[str, str]:
 
 COLUMNS: dict[str, str] = {
     **_columns("string", "study run_id configuration series status"),
-    **_types(RunSpec),
+    **_dtypes(run_fields()),
     **_columns("Int64", "world_size global_batch_size"),
     **_columns("string", "device_used accelerator machine"),
     **{"cpu_cores": "Int64", "cores_shared": "string", "memory_gib": "Int64"},

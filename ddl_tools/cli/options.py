@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from ddl_core.config import LONGEST_NAME, STUDY_ONLY, RunSpec
+from ddl_core.config import LONGEST_NAME, STUDY_ONLY, RunSpec, run_fields
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.registry import REGISTRIES
 from ddl_core.retired import SETTINGS, refusal
@@ -144,9 +144,9 @@ def command_of(spec: RunSpec, directory: Path) -> str:
 
 
 def spec_options(command: Command) -> Command:
-    """Add options for the fields of `RunSpec`, in their order; those of others say why not."""
+    """Add options for the fields of a run, in their order; those of others say why not."""
     refused = [(name, type(setting.value), refusal(name)) for name, setting in SETTINGS.items()]
-    for name, field in reversed(RunSpec.model_fields.items()):
+    for name, field in reversed(run_fields().items()):
         if name in STUDY_ONLY:
             refused.append((name, type(field.default), f"{name} is set by a study file alone"))
         else:

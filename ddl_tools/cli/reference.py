@@ -12,7 +12,7 @@ import click
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from ddl_core.config import STUDY_ONLY, RunSpec
+from ddl_core.config import STUDY_ONLY, run_fields
 from ddl_core.timing import Spent
 from ddl_tools import markdown
 from ddl_tools.cli import main
@@ -65,7 +65,7 @@ def root() -> click.Context:
 
 
 def _run_fields() -> Iterator[tuple[str, str, str]]:
-    for name, field in RunSpec.model_fields.items():
+    for name, field in run_fields().items():
         if name in STUDY_ONLY:
             continue
         default = "null" if field.default is None else str(field.default).lower()
@@ -91,7 +91,7 @@ def _commands(context: click.Context) -> Iterator[tuple[str, str]]:
 
 
 def _options(context: click.Context) -> Iterator[tuple[str, str]]:
-    of_fields = {*RunSpec.model_fields} if context.command is main.commands["run"] else set[str]()
+    of_fields = {*run_fields()} if context.command is main.commands["run"] else set[str]()
     for parameter in context.command.params:
         help_record = parameter.get_help_record(context)
         if help_record and help_record[1] and parameter.name not in of_fields:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ddl_core.config import RunSpec
 from ddl_core.schedules import derive_seed
+from ddl_tools.emulation.options import Emulated
 
 MIN_FACTOR = 0.1  # of a step's compute: a normal draw has no end
 
@@ -30,10 +31,11 @@ class SimulatedCompute:
 
     def __init__(self, spec: RunSpec, rank: int) -> None:
         self.rank = rank
-        self._step_s = spec.emu_step_ms / 1000
-        self._jitter, self._draws = spec.emu_jitter, spec.emu_draws
+        asked = spec.of(Emulated)
+        self._step_s = asked.emu_step_ms / 1000
+        self._jitter, self._draws = asked.emu_jitter, asked.emu_draws
         last = spec.world_size > 1 and rank == spec.world_size - 1
-        self._straggler = spec.emu_straggler if last else 1.0
+        self._straggler = asked.emu_straggler if last else 1.0
         self._random = np.random.default_rng(derive_seed("pace", spec.seed, spec.repeat, rank))
         self._deadline = self._factor = 0.0
         self.gradient_bytes = 0

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
+from ddl_tools.emulation.options import Emulated
 
 BYTES = 4  # of a gradient in fp32
 
@@ -28,8 +29,9 @@ class Layer(NamedTuple):
 
 def paced_layers(spec: RunSpec) -> list[Layer]:
     """Return ResNet50's layers with ``emu_shrink`` times fewer numbers, one of each at least."""
+    shrink = spec.of(Emulated).emu_shrink
     return [
-        Layer(tuple(max(1, round(count / spec.emu_shrink)) for count in layer.tensors), layer.flop)
+        Layer(tuple(max(1, round(count / shrink)) for count in layer.tensors), layer.flop)
         for layer in layers("resnet50", 224, spec.classes)
     ]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_tools.emulation import namespaces
+from ddl_tools.emulation.options import Emulated
 from ddl_tools.processes import imports
 
 PROGRAMS, PACKAGE = ("ip", "tc"), "iproute2"
@@ -68,10 +69,11 @@ class Wiring:
     @classmethod
     def of(cls, spec: RunSpec) -> "Wiring | None":
         """Return the nodes of a run; None if it is not emulated."""
-        if not spec.emulated:
+        asked = spec.of(Emulated)
+        if not asked.emulated:
             return None
         size = spec.strategy, spec.nodes, spec.gpus_per_node
-        return cls(*size, spec.emu_link_mbit, spec.emu_uplink_mbit)
+        return cls(*size, asked.emu_link_mbit, asked.emu_uplink_mbit)
 
 
 @dataclass(frozen=True)

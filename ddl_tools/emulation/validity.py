@@ -10,6 +10,7 @@ from itertools import chain
 
 from ddl_core.config import RunSpec
 from ddl_tools.emulation.counters import EpochCounters, read_counters, read_links
+from ddl_tools.emulation.options import Emulated
 from ddl_tools.records.paths import EmulationFiles
 from ddl_tools.records.run import Emulation, RunRecord
 
@@ -42,7 +43,7 @@ def read(files: EmulationFiles, spec: RunSpec) -> Emulation | None:
 
 def rejected(record: RunRecord) -> list[str]:
     """Return why an emulated run does not count though it has completed, nothing for others."""
-    if not record.spec.emulated or record.status != "completed":
+    if not record.spec.simulated or record.status != "completed":
         return []
     facts = record.emulation
     return broken_rules(record.spec, facts) if facts else ["no epoch counts"]
@@ -50,7 +51,7 @@ def rejected(record: RunRecord) -> list[str]:
 
 def warnings(records: Iterable[RunRecord]) -> list[str]:
     """Return a line on the completed runs that break rules and are drawn nowhere, if any."""
-    emulated = [one for one in records if one.spec.emulated and one.status == "completed"]
+    emulated = [one for one in records if one.spec.simulated and one.status == "completed"]
     invalid = [(one.run_id, why) for one in emulated if (why := rejected(one))]
     return [
         f"rejected, and drawn nowhere: {len(invalid)} of {len(emulated)} emulated runs, e.g. "
@@ -123,7 +124,8 @@ def _link_rates(spec: RunSpec, facts: Emulation) -> list[str]:
     slowest, fastest = facts.link_mbit_least, facts.link_mbit_most
     if slowest is None or fastest is None:
         return ["the rate of the links was not measured"]
-    link, uplink = spec.emu_link_mbit, spec.emu_uplink_mbit
+    asked = spec.of(Emulated)
+    link, uplink = asked.emu_link_mbit, asked.emu_uplink_mbit
     if uplink:
         # Two flows across an uplink wait for each other's data with their acknowledgements, so they
         # need not fill it; but none is faster.
@@ -145,7 +147,7 @@ def _bytes(spec: RunSpec, facts: Emulation) -> list[str]:
         buckets = facts.gradient_bytes / (spec.ddp_bucket_mb * 2**20) + 2  # a first and a last one
         most += buckets * 2 * (spec.world_size - 1) * PACKET_BYTES
     if spec.strategy == "horovod":
-        step_ms = spec.emu_step_ms * facts.slowest_factor
+        step_ms = spec.of(Emulated).emu_step_ms * facts.slowest_factor
         cycles = 1 + step_ms / spec.horovod_cycle_ms
         most += NEGOTIATION_BYTES * (spec.world_size - 1) * cycles
     if least <= facts.sent_bytes_least and facts.sent_bytes_most <= most:

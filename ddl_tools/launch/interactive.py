@@ -240,7 +240,7 @@ class Engines:
         other = f"framework = {spec.framework!r}: engines compute with torch"
         for unfit, reason in (
             (spec.framework != "torch", other),
-            (spec.emulated, "emulated = true: engines are in no emulated node"),
+            (spec.simulated, "emulated = true: engines are in no emulated node"),
             (spec.prefix, f"prefix = {spec.prefix!r}: engines have begun without it"),
         ):
             if unfit:

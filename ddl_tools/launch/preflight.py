@@ -29,7 +29,7 @@ def check_run(spec: RunSpec) -> None:
     _check_compiler(spec)
     caches()
     allocation = Allocation.current()
-    if spec.emulated:
+    if spec.simulated:
         nodes.check_support()  # its ranks share whatever cores there are
     elif allocation:  # its GPUs and cores were asked for, and granted, with the job
         if spec.nodes > allocation.nodes:

@@ -64,7 +64,7 @@ class RunRecorder:
         self._ready = False
         self._emulation = EmulationFiles(self.files.attempt(len(self.record.attempts) - 1))
         self._counters: RankCounters | None = None
-        if self.spec.emulated:
+        if self.spec.simulated:
             from ddl_tools.emulation import counters
 
             self._counters = counters.RankCounters(self.spec, self._emulation)

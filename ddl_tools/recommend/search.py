@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddl_core.config import RunSpec
+from ddl_core.config import RunSpec, run_fields
 from ddl_core.errors import DataError, LaunchError
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import Interleaved, block_means
@@ -316,10 +316,11 @@ def study_of(
     interleaved: bool = False,
 ) -> Study:
     """Return a study of configurations; of an interleaved one, the first is the baseline."""
-    rows = [one.model_dump(exclude=set(REPEATS)) for one in configurations]
+    fields = run_fields()
+    rows = [{name: value for name, value in one if name not in REPEATS} for one in configurations]
     shared = {name for name in rows[0] if all(row[name] == rows[0][name] for row in rows)}
     own = [{name: row[name] for name in row if name not in shared} for row in rows]
-    changed = {name for name in shared if rows[0][name] != RunSpec.model_fields[name].default}
+    changed = {name for name in shared if rows[0][name] != fields[name].default}
     reference = own[0] or {"loader": rows[0]["loader"]}
     return Study(
         name=name,

@@ -144,9 +144,9 @@ def _expected(record: RunRecord, rows: list[EpochRecord]) -> Iterator[tuple[int,
 
 def _emulation(record: RunRecord) -> Iterator[str]:
     has_facts = EMULATION in (record.system or {})
-    if record.spec.emulated and record.status == "completed" and not has_facts:
+    if record.spec.simulated and record.status == "completed" and not has_facts:
         yield f"has no system.{EMULATION}, but the run is completed and was emulated"
-    if has_facts and not record.spec.emulated:
+    if has_facts and not record.spec.simulated:
         yield f"has system.{EMULATION}, but the run was not emulated"
 
 

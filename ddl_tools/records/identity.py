@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ddl_core.config import RunSpec
+from ddl_core.config import run_fields
 from ddl_core.registry import owner
 from ddl_tools.records import software
 from ddl_tools.records.run import RunRecord
@@ -18,14 +18,14 @@ from ddl_tools.records.run import RunRecord
 MACHINE = ("device_used", "accelerator", "machine", "cpu_cores", "memory_gib", "cores_shared")
 SOFTWARE = ("software", "environment", "threads", "switches", "communication", "loader_software")
 FACTS = (*MACHINE, *SOFTWARE, "method_version")
-"""Names of a description besides the fields of `RunSpec`."""
-NAMES = (*RunSpec.model_fields, *FACTS)
+"""Names of a description besides the fields of a run."""
+NAMES = (*run_fields(), *FACTS)
 
 # Parts of the kinds of sameness.
 REPEATS = frozenset({"seed", "repeat"})
 SIZE = frozenset({"nodes", "gpus_per_node"})
 BATCH = SIZE | {"local_batch_size", "accumulation", "micro_batches_per_pass"}
-STRATEGY = frozenset({"strategy", "communication", *filter(owner, RunSpec.model_fields)})
+STRATEGY = frozenset({"strategy", "communication", *filter(owner, run_fields())})
 LOADER = frozenset({"loader", "data_format", "loader_software"})
 # How well is learnt: the same arithmetic in other numbers.
 LEARNING = frozenset(
@@ -80,7 +80,7 @@ def description(record: RunRecord) -> dict[str, Any]:
     """Return all that identifies a run, by name: `NAMES`; facts are missing before its start."""
     system = record.system or {}
     return {
-        **record.spec.model_dump(),
+        **dict(record.spec),
         **dict.fromkeys(FACTS),
         **{name: system.get(name) for name in ("accelerator", "cpu_cores")},
         **software.columns(record),
@@ -120,5 +120,5 @@ def _plain(value: Any) -> Any:
     return f"{value:.9g}"
 
 
-_DEFAULTS = {name: _plain(field.default) for name, field in RunSpec.model_fields.items()}
+_DEFAULTS = {name: _plain(field.default) for name, field in run_fields().items()}
 _DEFAULTS |= dict.fromkeys(FACTS)

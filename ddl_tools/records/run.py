@@ -18,10 +18,10 @@ from pydantic import (
 )
 
 from ddl_core import registry
-from ddl_core.config import RunSpec
+from ddl_core.config import RunSpec, run_fields
 from ddl_core.errors import Category, DDLError, RecordError
 from ddl_core.files import cannot_write, describe
-from ddl_core.retired import WITHDRAWN
+from ddl_core.retired import SETTINGS, WITHDRAWN
 from ddl_core.timing import Spent
 from ddl_tools.records.failures import classify
 from ddl_tools.records.paths import RunFiles
@@ -379,12 +379,15 @@ def _check_names(path: Path, content: dict[str, Any]) -> None:
         for kind in registry.REGISTRIES
         if isinstance(names.get(kind), str) and registry.known(kind, names[kind]) is None
     ]
-    if not unknown:
-        return
     packages = origin.get("packages") if isinstance(origin, dict) else None
     known = {*PACKAGES, *(name for kind in registry.REGISTRIES for name in registry.packages(kind))}
     versions = packages.items() if isinstance(packages, dict) else ()
     brought = [f"{name}=={version}" for name, version in versions if name not in known]
+    if brought:  # whose options may be missing here
+        own = run_fields().keys() | SETTINGS.keys()
+        unknown += [f"spec.{name}" for name in sorted(names.keys() - own)]
+    if not unknown:
+        return
     raise UnknownNameError(
         f"{path}: {', '.join(unknown)} is not known here; the record is whole",
         remedy=f"install {' '.join(brought) or 'the package'} with which it was measured",

@@ -145,7 +145,7 @@ class Exchange:
         """
         return cls(
             _of_layers(paced_layers(spec))
-            if spec.emulated
+            if spec.simulated
             else resnet(spec.model, spec.image_size, spec.classes),
             spec.strategy,
             spec.ddp_bucket_mb,

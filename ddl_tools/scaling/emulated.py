@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddl_core.config import RunSpec
+from ddl_core.config import RunSpec, run_fields
 from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import title
 from ddl_tools.emulation.nodes import ON_THE_WIRE
+from ddl_tools.emulation.options import Emulated
 from ddl_tools.emulation.validity import rejected
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import Tree, committed
@@ -89,7 +90,7 @@ def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
     """
     groups: dict[tuple[str, float, int], list[Run]] = {}
     for run in read_runs(tree or committed(), study):
-        mbit = run.spec.emu_link_mbit if run.spec.nodes > 1 else 0.0
+        mbit = run.spec.of(Emulated).emu_link_mbit if run.spec.nodes > 1 else 0.0
         groups.setdefault((framework(run.spec), mbit, run.spec.nodes), []).append(run)
     found = []
     for (name, mbit, nodes), runs in sorted(groups.items()):
@@ -111,7 +112,7 @@ def calculated_s(spec: RunSpec, compute_s: float, link_mbit: float) -> float:
     `SpecError` if the calculator does not know how the run communicates.
     """
     for name in _NOT_MODELLED:
-        if getattr(spec, name) != RunSpec.model_fields[name].default:
+        if getattr(spec, name) != run_fields()[name].default:
             raise SpecError(f"{name}={getattr(spec, name)!r}: its communication is not modelled")
     bandwidth = link_mbit * 1e6 / 8 / ON_THE_WIRE
     network = Network(bandwidth, inside_bandwidth=bandwidth)
@@ -126,13 +127,15 @@ def represented_gbit(spec: RunSpec) -> float:
     """
     step_s = paper.base_step_s(_NETWORK)
     assert step_s is not None
-    slower = spec.emu_step_ms / 1e3 / (step_s * spec.local_batch_size / paper.BATCH_SIZE)
-    return spec.emu_link_mbit / 1e3 * spec.emu_shrink * slower
+    asked = spec.of(Emulated)
+    slower = asked.emu_step_ms / 1e3 / (step_s * spec.local_batch_size / paper.BATCH_SIZE)
+    return asked.emu_link_mbit / 1e3 * asked.emu_shrink * slower
 
 
 def framework(spec: RunSpec) -> str:
     """Return the title of a run's strategy, with DeepSpeed's stage and other buckets of DDP."""
-    name, bucket_mb = title("strategy", spec.strategy), spec.ddp_bucket_mb * spec.emu_shrink
+    name = title("strategy", spec.strategy)
+    bucket_mb = spec.ddp_bucket_mb * spec.of(Emulated).emu_shrink
     if spec.strategy == "deepspeed":
         return f"{name}, ZeRO stage {spec.deepspeed_zero_stage}"
     if spec.strategy == "ddp" and bucket_mb != DDP_BUCKET_MB:

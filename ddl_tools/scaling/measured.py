@@ -63,7 +63,7 @@ def _rate(study: str, rows: Iterable[EpochRecord], why: Container[Round]) -> flo
 def trainings(tree: Tree) -> list[Measured]:
     """Return the completed PyTorch trainings of a tree, of each study as it was planned last."""
     wanted = "torch", "train", False
-    fields = attrgetter("framework", "work", "emulated")
+    fields = attrgetter("framework", "work", "simulated")
     folders = (folder for study in tree.studies() for folder in study_folders(study, tree))
     return [
         one

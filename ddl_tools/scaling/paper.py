@@ -162,7 +162,7 @@ def _configuration(
             and (spec.local_batch_size * spec.accumulation, spec.image_size)
             == (BATCH_SIZE, IMAGE_SIZE)
             and spec.device != "cpu"
-            and not spec.emulated
+            and not spec.simulated
         )
 
     ids = ", ".join(dict.fromkeys(one.statement for one in about))

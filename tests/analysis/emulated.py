@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ddl_core.config import RunSpec
+from ddl_core.config import RunSpec, run_fields
 from ddl_tools.emulation.validity import sent_bytes
 from ddl_tools.records.run import EMULATION, Emulation
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
@@ -44,7 +44,7 @@ def emulate(
     wall_s = 10.0 / efficiency
     rows = [epoch_row(epoch, wall_s=wall_s, samples=IMAGES * nodes) for epoch in (0, 1)]
     asked = {**EMULATED, "epochs": 2, "nodes": nodes, "train_images": IMAGES * nodes, **fields}
-    own = {name: value for name, value in asked.items() if name in RunSpec.model_fields}
+    own = {name: value for name, value in asked.items() if name in run_fields()}
     system = MACHINE | {EMULATION: facts(RunSpec(**own), other_cpu_share=other_cpu_share)}
     known = {"study": "emulation", "system": system, "eval_images": None}
     return make_run(rows=rows, **known | asked)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import yaml
 
-from ddl_core.config import RunSpec
+from ddl_core.config import run_fields
 from ddl_tools.cli import main
 from ddl_tools.processes import import_path
 from tests.launch.running import TINY, ddl
@@ -161,7 +161,7 @@ def _wrong(parameter: click.Parameter, world: World) -> list[str]:
         return ["no such"]
     if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         least = getattr(kind, "min", None)
-        bounded = least is not None or parameter.name in RunSpec.model_fields
+        bounded = least is not None or parameter.name in run_fields()
         below = [str(-1 if least is None else int(least) - 1)] if bounded else []
         above = [] if parameter.name == "seed" else [str(10**400)]
         if isinstance(kind, click.types.FloatParamType):

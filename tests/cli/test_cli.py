@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ddl_core.config import STUDY_ONLY, RunSpec
+from ddl_core.config import STUDY_ONLY, run_fields
 from ddl_core.errors import STOPPED
 from ddl_core.registry import STRATEGIES
 from ddl_tools.cli import main, study
@@ -56,7 +56,7 @@ import ddl_tools.cli
 
 def test_a_run_has_an_option_for_every_field_but_those_of_studies() -> None:
     text = re.sub(r"\s+", " ", ddl("run", "--help").output)
-    for name, field in RunSpec.model_fields.items():
+    for name, field in run_fields().items():
         option = f"--{name.replace('_', '-')}"
         if name in STUDY_ONLY:
             assert option not in text

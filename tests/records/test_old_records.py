@@ -44,8 +44,9 @@ def keeps(now: Any, then: Any) -> bool:
 
 def assert_read_as_written(folder: Path) -> None:
     written, epochs = inventory.written(folder)
-    read = read_record(folder).model_dump()
-    read["spec"] |= {name: setting.value for name, setting in SETTINGS.items()}
+    record = read_record(folder)
+    read = record.model_dump()
+    read["spec"] = dict(record.spec) | {name: setting.value for name, setting in SETTINGS.items()}
     assert keeps(read, written), folder
     rows = [row.model_dump() | row.retired for row in read_rows(folder)]
     assert keeps(rows, epochs), folder

@@ -4,16 +4,16 @@ import re
 
 import pytest
 
-from ddl_core.config import RunSpec
+from ddl_core.config import RunSpec, run_fields
 from ddl_core.errors import SpecError
 from tests.fields import EMULATED, is_of_emulation
 
-EMULATION_FIELDS = [name for name in RunSpec.model_fields if is_of_emulation(name)]
+EMULATION_FIELDS = [name for name in run_fields() if is_of_emulation(name)]
 
 
 @pytest.mark.parametrize("field", EMULATION_FIELDS)
 def test_a_field_of_emulation_is_refused_elsewhere(field: str) -> None:
-    beyond = RunSpec.model_fields[field].default + 1
+    beyond = run_fields()[field].default + 1
     value = 0.5 if field == "emu_jitter" else beyond
     with pytest.raises(SpecError, match=rf"{field} = {value}.* is of emulated = true alone"):
         RunSpec.parse({field: value})

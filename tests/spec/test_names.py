@@ -4,7 +4,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from ddl_core.config import RunSpec
+from ddl_core.config import RunSpec, run_fields
 from ddl_core.registry import REGISTRIES, STRATEGIES, Entry, title
 from ddl_tools.launch.study import find_study
 from ddl_tools.names import IN_RUN_ID, common, distinguish, following, label, named, phrase
@@ -110,7 +110,7 @@ def test_no_two_names_are_called_the_same() -> None:
         assert len({title(kind, name) for name in known}) == len(known)
     choices = {
         name: get_args(field.annotation)
-        for name, field in RunSpec.model_fields.items()
+        for name, field in run_fields().items()
         if get_origin(field.annotation) is Literal
     }
     for name, values in choices.items():

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from ddl_core.config import RunSpec
+from ddl_core.config import run_fields
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs, specs
 from ddl_tools.analysis.confirmation import beside
@@ -182,7 +182,7 @@ def _base(
 
 def _changes(spec: dict[str, Any], other: dict[str, Any] | None) -> int:
     """Return how many fields of a run differ from those of another one, or from their default."""
-    than = other or {name: about.default for name, about in RunSpec.model_fields.items()}
+    than = other or {name: about.default for name, about in run_fields().items()}
     return sum(than[name] != value for name, value in spec.items() if name not in REPEATS)
 
 

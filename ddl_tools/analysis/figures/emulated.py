@@ -24,6 +24,7 @@ from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.plot.rows import cell_text
 from ddl_tools.analysis.question import Question, Tables, largest, question
 from ddl_tools.analysis.tables import is_emulated
+from ddl_tools.emulation.options import Emulated
 from ddl_tools.estimate import three_digits
 from ddl_tools.names import joined, label
 from ddl_tools.records.identity import REPEATS, SERIES
@@ -96,10 +97,11 @@ def _without_delays(made: pd.DataFrame, delayed: pd.Series) -> pd.DataFrame:
 def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[str, Any]:
     first, ranks = runs.iloc[0], int(runs["world_size"].iloc[0])
     emulated = RunSpec(**specs(panel.iloc[:1])[0])
-    mbit, gbit = emulated.emu_link_mbit, represented_gbit(emulated)
+    asked, gbit = emulated.of(Emulated), represented_gbit(emulated)
+    mbit = asked.emu_link_mbit
     known, bases = (part["value"].dropna().to_numpy(float) for part in (runs, base))
     row = {name: first[name] for name in EMULATED if name in first} | {
-        "panel": f"links of {mbit:g} Mbit/s, step {emulated.emu_step_ms / 1e3:g} s "
+        "panel": f"links of {mbit:g} Mbit/s, step {asked.emu_step_ms / 1e3:g} s "
         f"({three_digits(gbit)} Gbit/s)",
         "emu_link_mbit": mbit,
         "represents_gbit": gbit,
@@ -121,7 +123,7 @@ def _calculated(spec: RunSpec, rate: float) -> float:
     """Return E of an emulated run from the throughput of one rank, nan where nothing models it."""
     alone_s = spec.local_batch_size / rate
     try:
-        return alone_s / calculated_s(spec, alone_s, spec.emu_link_mbit)
+        return alone_s / calculated_s(spec, alone_s, spec.of(Emulated).emu_link_mbit)
     except SpecError:
         return float("nan")
 

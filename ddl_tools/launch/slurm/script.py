@@ -206,8 +206,8 @@ def directives(plan: JobPlan, site: Site) -> list[str]:
         "qos": site.qos,
         "time": clock(plan.limit_s(site)),
         "nodes": spec.machines,
-        # Emulated ranks share the cores that there are.
-        "ntasks-per-node": 1 if spec.emulated else spec.gpus_per_node,
+        # Simulated nodes share the cores that there are.
+        "ntasks-per-node": 1 if spec.simulated else spec.gpus_per_node,
         "cpus-per-task": site.cpus_per_rank,
         **_gpus(spec, site),
         "mem": site.memory,

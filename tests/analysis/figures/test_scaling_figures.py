@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from ddl_core.config import LONGEST_NAME, RunSpec
+from ddl_core.config import LONGEST_NAME, run_fields
 from ddl_core.registry import LOADERS, owner
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import QUESTIONS
@@ -97,7 +97,7 @@ def longest_names(make_run: MakeRun) -> None:
 
 def all_changed(strategy: str, learning: bool = False) -> dict[str, Any]:
     """Return values of all settings of runs of a strategy, none a default; also of learning."""
-    names = list(RunSpec.model_fields)
+    names = list(run_fields())
     settings = names[names.index("accumulation") : names.index("dali_decode")]
     settings += [name for name in names if owner(name) == strategy]
     kept = {"epochs", "eval_every", "min_steps_per_epoch", "profile_steps", "prefix"}
