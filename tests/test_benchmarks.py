@@ -27,7 +27,7 @@ def test_the_table_of_options_has_the_numbers_of_the_command(tmp_path: Path) -> 
     found = advise(EXAMPLE, Tree(tmp_path)).options
     lines = report.advice().splitlines()
     for one in found:
-        if (one.configuration.strategy, one.configuration.loader) == ("ddp", "dali_cpu"):
+        if (one.candidate.spec.strategy, one.candidate.spec.loader) == ("ddp", "dali_cpu"):
             cells = f"| {one.ranks} | {one.deadline} | {one.node_hours} | {one.accuracy} |"
             assert any(line.startswith(cells) for line in lines)
 

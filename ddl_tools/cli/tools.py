@@ -230,9 +230,10 @@ def advise(
     from ddl_tools.launch.slurm.site import find_site
     from ddl_tools.scaling import advise as core
     from ddl_tools.scaling import render
+    from ddl_tools.scaling.candidate import Machine
     from ddl_tools.scaling.options import Limits
 
-    machine = machine_of(site_name, find_site(site_name)) if site_name else core.Machine.here()
+    machine = machine_of(site_name, find_site(site_name)) if site_name else Machine.here()
     sizes = {"max_gpus": max_gpus, "gpus": gpus}
     request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, **sizes)
     found = core.advise(request, existing(tree_of(root)) if root else committed())

@@ -6,60 +6,15 @@ from dataclasses import dataclass
 from ddl_core.config import IMAGENET_TRAIN_IMAGES
 from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import check_name, title
-from ddl_tools.gpus import listed
 from ddl_tools.names import phrase
 from ddl_tools.records.paths import Tree
-from ddl_tools.records.provenance import host
 from ddl_tools.scaling import measured, paper
 from ddl_tools.scaling.accuracy import MARGIN, Accuracy, of_paper, of_records, paper_loss
-from ddl_tools.scaling.configuration import MAX_EXTRAPOLATION, Configuration, positive
+from ddl_tools.scaling.candidate import MAX_EXTRAPOLATION, Candidate, Machine, positive
 from ddl_tools.scaling.options import Limits, Option, nearest, options, pareto_front
 
-_MAX_RANKS = 1024  # of a cluster, as far as the paper goes
 SAME_COST = 0.05  # costs this close are equivalent (docs/reference/glossary.md)
 UNITS = {"deadline": "h", "node_hours": "node-hours", "accuracy": "%"}
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where the training is to run: a site of slurm/, or this machine without a `name`.
-
-    ``description`` is the site's own, or the name of this machine's GPU or processor.
-    ``ranks_per_node`` is 0 for a site without GPUs: a node has as many ranks as in the runs.
-    """
-
-    name: str
-    description: str
-    ranks_per_node: int
-
-    @classmethod
-    def here(cls) -> "Machine":
-        """Return this machine: its GPUs, else its cores."""
-        if (gpus := listed()) is not None:
-            return cls("", gpus.names[0], len(gpus.names))
-        found = host()
-        return cls("", measured.machine_name(found), found["cpu_cores"])
-
-    @property
-    def title(self) -> str:
-        """Its name in an answer."""
-        return self.name or f"this machine ({self.description})"
-
-    def owns(self, configuration: Configuration) -> bool:
-        """Return whether a configuration was measured or stated of this machine.
-
-        A site owns what its description names and what the user's own jobs measured; this machine
-        owns what has its name.
-        """
-        if self.name:
-            return configuration.in_jobs or configuration.machine in self.description
-        return configuration.machine == self.description
-
-    def sizes(self, max_gpus: int | None) -> list[int]:
-        """Return the numbers of ranks to look at: whole nodes of a site, each twice the last."""
-        most = max_gpus or (_MAX_RANKS if self.name else self.ranks_per_node)
-        least = max(self.ranks_per_node, 1) if self.name else 1
-        return [least * 2**power for power in range(40) if least * 2**power <= most]
 
 
 @dataclass(frozen=True)
@@ -165,7 +120,11 @@ def advise(request: Request, tree: Tree) -> Advice:
         option
         for one in usable
         for option in options(
-            one, request.sizes, machine.ranks_per_node or one.ranks_per_node, *training, accuracy
+            one,
+            request.sizes,
+            machine.ranks_per_node or one.spec.gpus_per_node,
+            *training,
+            accuracy,
         )
     ]
     _check(request, found, usable)
@@ -174,15 +133,15 @@ def advise(request: Request, tree: Tree) -> Advice:
 
 def _known(
     model: str, dataset: str, every: Sequence[measured.Measured], tree: Tree
-) -> tuple[Sequence[measured.Measured], Sequence[Configuration]]:
+) -> tuple[Sequence[measured.Measured], Sequence[Candidate]]:
     """Return those of `every` run of a network on a data set, and what they and the paper say."""
     runs = measured.of_network(every, model, dataset)
-    stated = paper.configurations(model) if dataset == "imagenet" else []
-    return runs, [*measured.configurations(runs, tree), *stated]
+    stated = paper.candidates(model) if dataset == "imagenet" else []
+    return runs, [*measured.candidates(runs, tree), *stated]
 
 
 def _nothing_known(
-    request: Request, known: Sequence[Configuration], of_imagenet: Sequence[Configuration]
+    request: Request, known: Sequence[Candidate], of_imagenet: Sequence[Candidate]
 ) -> str:
     machine, others = request.machine, sorted({one.machine for one in known})
     study, how = (
@@ -199,7 +158,7 @@ def _nothing_known(
     )
 
 
-def _with_rates_of_imagenet(request: Request, known: Sequence[Configuration]) -> str:
+def _with_rates_of_imagenet(request: Request, known: Sequence[Candidate]) -> str:
     """Return how to ask for an answer by ImageNet's rates; empty if these are unknown as well."""
     if request.dataset == "imagenet" or not any(map(request.machine.owns, known)):
         return ""
@@ -267,7 +226,7 @@ def _most_accurate(able: list[Option], found: Sequence[Option]) -> list[Option]:
     return able
 
 
-def _check(request: Request, found: Sequence[Option], usable: Sequence[Configuration]) -> None:
+def _check(request: Request, found: Sequence[Option], usable: Sequence[Candidate]) -> None:
     machine, limits = request.machine, request.limits
     if not request.sizes:
         name = "gpus" if request.gpus else "max_gpus"
@@ -304,6 +263,6 @@ def _infeasible(found: Sequence[Option], limits: Limits) -> str:
         span = getattr(one, name)
         wanted = span.low / _SPARE if name == "accuracy" else span.high * _SPARE
         rest = f", the other limits {others}" if len(limits.set()) > 1 else ""
-        by = f"{one.configuration.strategy}, {one.configuration.loader}, {one.ranks} ranks"
+        by = f"{one.candidate.name}, {one.ranks} ranks"
         lines.append(f"{name}={wanted:.3g} would do{rest}: {span} {UNITS[name]} ({by})")
     return f"no option meets {asked}; {'; '.join(lines)}"

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_tools.emulation.layers import BYTES, Layer, layers, paced_layers
-from ddl_tools.scaling.configuration import at_least, positive
+from ddl_tools.scaling.candidate import at_least, positive
 
 Values = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Configurations that were measured: Amdahl's law fitted to the runs of each."""
+"""Candidates that were measured: Amdahl's law fitted to the runs of each."""
 
 import logging
 from collections.abc import Container, Iterable, Sequence
@@ -6,7 +6,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddl_tools.estimate import Estimate
 from ddl_tools.names import ITEMS, describe, distinguish, hardware, label, plural
 from ddl_tools.records.damage import examine
 from ddl_tools.records.identity import FACTS, SOFTWARE, SPEED, description, key
@@ -15,7 +14,7 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
-from ddl_tools.scaling.configuration import Configuration
+from ddl_tools.scaling.candidate import NAMED, Candidate
 
 _SHOWN = ("image_size", "local_batch_size", "precision")
 
@@ -83,28 +82,27 @@ def trained(tree: Tree, model: str, dataset: str) -> list[Measured]:
     return of_network(trainings(tree), model, dataset)
 
 
-def configurations(runs: Iterable[Measured], tree: Tree) -> list[Configuration]:
-    """Return the configurations of some runs of a tree, all `trained` alike.
+def candidates(runs: Iterable[Measured], tree: Tree) -> list[Candidate]:
+    """Return the candidates of some runs of a tree, all `trained` alike.
 
-    Left out are a single process and synthetic data.
+    Left out are a single process, and the controls: synthetic data and second starts.
     """
     groups: dict[str, list[tuple[RunRecord, float]]] = {}
     for record, rate, _ in runs:
         spec = record.spec
-        if spec.strategy == "single" or spec.loader == "synthetic":
+        if spec.strategy == "single" or spec.loader == "synthetic" or spec.second_start:
             continue
         if rate:
             groups.setdefault(key(description(record), SPEED), []).append((record, rate))
-    names = _names([group[0][0] for group in groups.values()])
+    details = _details([group[0][0] for group in groups.values()])
     return [
-        _configuration(tree, group, name)
-        for group, name in zip(groups.values(), names, strict=True)
+        _candidate(tree, group, text) for group, text in zip(groups.values(), details, strict=True)
     ]
 
 
-def _names(firsts: Sequence[RunRecord]) -> list[str]:
-    """Return what sets configurations apart; equal names end with what differs in software."""
-    found = label([one.spec for one in firsts], SPEED | {"strategy", "loader"})
+def _details(firsts: Sequence[RunRecord]) -> list[str]:
+    """Return what sets candidates apart; equal ones end with what differs in software."""
+    found = label([one.spec for one in firsts], SPEED.union(NAMED))
     shown: dict[tuple[str, str, str], list[int]] = {}
     for place, one in enumerate(firsts):
         name = machine_name(one.system), one.spec.strategy, one.spec.loader
@@ -124,30 +122,22 @@ def _facts(about: dict[str, Any]) -> str:
     return ITEMS.join([*items, *(about[name] for name in SOFTWARE if about[name])])
 
 
-def _configuration(
-    tree: Tree, group: Sequence[tuple[RunRecord, float]], details: str
-) -> Configuration:
+def _candidate(tree: Tree, group: Sequence[tuple[RunRecord, float]], details: str) -> Candidate:
     records = [record for record, _ in group]
-    spec = records[0].spec
+    largest = max(records, key=lambda one: one.spec.gpus_per_node)
+    spec = largest.spec
     posterior = fit_throughput([Observation(one.world_size, rate) for one, rate in group])
-
-    def rate(ranks: int) -> Estimate:
-        return posterior.throughput(ranks)
-
     folders = sorted({str(tree.study(one.study).relative_to(tree.root.parent)) for one in records})
-    return Configuration(
-        machine=machine_name(records[0].system),
-        strategy=spec.strategy,
-        loader=spec.loader,
-        details=details,
-        batch_size=spec.local_batch_size * spec.accumulation,
-        ranks_per_node=max(one.spec.gpus_per_node for one in records),
+    return Candidate(
+        spec,
+        machine_name(largest.system),
         sizes=tuple(sorted({one.world_size for one in records})),
         sources=(
             f"{plural(len(records), 'run')} in {', '.join(folders)}",
             describe({name: getattr(spec, name) for name in _SHOWN}),
         ),
-        throughput=rate,
+        throughput=posterior.throughput,
+        details=details,
         in_jobs=all(one.job_id is not None for one in records),
         describes=lambda other: key(dict(other), SPEED) == key(dict(spec), SPEED),
     )

@@ -1,4 +1,4 @@
-"""What may be run: options with time, cost and accuracy, the limits they meet, the Pareto front."""
+"""Options: candidates on a number of ranks with time, cost and accuracy, and limits of these."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,7 +9,7 @@ import numpy as np
 from ddl_core.errors import SpecError
 from ddl_tools.estimate import Estimate
 from ddl_tools.scaling.accuracy import Accuracy
-from ddl_tools.scaling.configuration import Configuration, positive
+from ddl_tools.scaling.candidate import Candidate, positive
 
 Verdict = Literal["met", "uncertain", "violated"]
 
@@ -41,12 +41,12 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Option:
-    """A configuration on a number of ranks; `deadline` holds the hours, named as the limit.
+    """A candidate on a number of ranks; `deadline` holds the hours, named as the limit.
 
     ``accuracy`` is None where it is unknown; ``schedules`` are those that reach it.
     """
 
-    configuration: Configuration
+    candidate: Candidate
     ranks: int
     nodes: int
     deadline: Estimate
@@ -57,12 +57,12 @@ class Option:
     @property
     def global_batch_size(self) -> int:
         """Images of a step."""
-        return self.ranks * self.configuration.batch_size
+        return self.ranks * self.candidate.batch_size
 
     @property
     def extrapolation(self) -> float:
         """How many times beyond the largest known number of ranks; 1 is within."""
-        return self.configuration.extrapolation(self.ranks)
+        return self.candidate.extrapolation(self.ranks)
 
     def verdicts(self, limits: Limits) -> dict[str, Verdict]:
         """Return for each limit whether it is met, by the whole range, a part of it or none."""
@@ -99,25 +99,26 @@ def _violation(name: str, span: Estimate | None, limit: float) -> float:
 
 
 def options(
-    configuration: Configuration,
+    candidate: Candidate,
     ranks: Sequence[int],
     ranks_per_node: int,
     images: int,
     epochs: int,
     accuracy: Accuracy | None,
 ) -> list[Option]:
-    """Return a configuration on each number of ranks that it covers, if an epoch has a whole step.
+    """Return a candidate on each number of ranks that it covers, if an epoch has a whole step.
 
-    The time is that of training: without evaluation, checkpoints, start and queue.
+    Without `ranks_per_node`, nodes are as in the candidate's runs. The time is that of training:
+    without evaluation, checkpoints, start and queue.
     """
-    found = []
+    found, per_node = [], ranks_per_node or candidate.spec.gpus_per_node
     for count in ranks:
-        batch = count * configuration.batch_size
-        if configuration.covers(count) and batch <= images:
-            hours, nodes = configuration.hours(count, epochs * images), -(-count // ranks_per_node)
+        batch = count * candidate.batch_size
+        if candidate.covers(count) and batch <= images:
+            hours, nodes = candidate.hours(count, epochs * images), -(-count // per_node)
             schedules, reached = accuracy.at(batch) if accuracy else ((), None)
             cost = hours.times(nodes)
-            found.append(Option(configuration, count, nodes, hours, cost, reached, schedules))
+            found.append(Option(candidate, count, nodes, hours, cost, reached, schedules))
     return found
 
 

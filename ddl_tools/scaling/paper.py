@@ -12,7 +12,7 @@ from ddl_core.errors import DataError
 from ddl_tools.estimate import Estimate
 from ddl_tools.records.paths import PAPER
 from ddl_tools.scaling.amdahl import Bound, Observation, efficiency, serial_part
-from ddl_tools.scaling.configuration import Configuration
+from ddl_tools.scaling.candidate import Candidate
 
 BASE = 4  # GPUs, one node of JUWELS Booster
 EPOCHS = 90  # of a stated time, and of a stated accuracy
@@ -117,8 +117,8 @@ def efficiency_range(found: Sequence[Observation], ranks: int) -> tuple[float, f
     return min([least, *values]), max([1.0, *values])
 
 
-def configurations(model: str) -> list[Configuration]:
-    """Return the configurations of which the paper bounds the time of a network from both sides.
+def candidates(model: str) -> list[Candidate]:
+    """Return the candidates of which the paper bounds the time of a network from both sides.
 
     None of a network without a stated time on 4 GPUs, and none of the native loader, whose
     efficiencies are stated as upper bounds and without a time.
@@ -134,16 +134,20 @@ def configurations(model: str) -> list[Configuration]:
         if loader in ("dali_cpu", "dali_gpu")
     }
     return [
-        _configuration(model, strategy, loader, base, about)
+        _candidate(model, strategy, loader, base, about)
         for (strategy, loader), about in known.items()
         if efficiency_range(about, BASE * 2)
     ]
 
 
-def _configuration(
+def _candidate(
     model: str, strategy: str, loader: str, base_s: float, about: Sequence[Observation]
-) -> Configuration:
+) -> Candidate:
     settings = {row["name"]: row["value"] for row in read_rows(PAPER / "settings.csv")}
+    own = {"model": model, "strategy": strategy, "loader": loader, "image_size": IMAGE_SIZE}
+    own |= {"dataset": "imagenet", "data_format": "tfrecord", "local_batch_size": BATCH_SIZE}
+    size = {"device": "cuda", "gpus_per_node": int(settings["gpus_per_node"])}
+    spec = RunSpec.parse({**own, **size})
 
     def throughput(ranks: int) -> Estimate:
         known = efficiency_range(about, ranks)
@@ -153,26 +157,16 @@ def _configuration(
         high = images * known[1] / (base_s - ROUNDING_S)
         return Estimate(float(np.sqrt(low * high)), low, high)
 
-    def describes(spec: RunSpec) -> bool:
+    def describes(other: RunSpec) -> bool:
         """Compare what the paper states; it says nothing of precision (N2)."""
-        own = spec.framework, spec.work, spec.dataset, spec.data_format, spec.model, spec.strategy
-        return (
-            own == ("torch", "train", "imagenet", "tfrecord", model, strategy)
-            and covers(loader, spec.loader)
-            and (spec.local_batch_size * spec.accumulation, spec.image_size)
-            == (BATCH_SIZE, IMAGE_SIZE)
-            and spec.device != "cpu"
-            and not spec.simulated
-        )
+        names = {*own, "framework", "work", "accumulation", "simulated"}
+        alike = all(getattr(other, name) == getattr(spec, name) for name in names)
+        return alike and other.device != "cpu"
 
     ids = ", ".join(dict.fromkeys(one.statement for one in about))
-    return Configuration(
-        machine=settings["system"],
-        strategy=strategy,
-        loader=loader,
-        details="",
-        batch_size=BATCH_SIZE,
-        ranks_per_node=int(settings["gpus_per_node"]),
+    return Candidate(
+        spec,
+        settings["system"],
         sizes=(BASE, max(one.ranks for one in about)),
         sources=(
             f"bounds from the paper's {ids}",

@@ -26,11 +26,11 @@ def _by_time(one: Option) -> tuple[float, float]:
 
 
 def _row(one: Option, advice: Advice) -> Row:
-    limits, configuration = advice.request.limits, one.configuration
+    limits, candidate = advice.request.limits, one.candidate
     found: Row = {
-        "strategy": configuration.strategy,
-        "loader": configuration.loader,
-        "details": configuration.details,
+        "strategy": candidate.spec.strategy,
+        "loader": candidate.spec.loader,
+        "details": candidate.details,
         "world_size": one.ranks,
         "nodes": one.nodes,
         "global_batch_size": one.global_batch_size,
@@ -87,7 +87,7 @@ def _cells(one: Option, advice: Advice) -> list[str]:
     sizes = one.ranks, one.nodes, one.global_batch_size
     spans = one.deadline, one.node_hours, one.accuracy or ""
     beyond = f"{one.extrapolation:g}" if one.extrapolation > 1 else ""
-    return [mark, _name(one), *map(str, (*sizes, *spans)), _verdict(one, advice), beyond]
+    return [mark, one.candidate.name, *map(str, (*sizes, *spans)), _verdict(one, advice), beyond]
 
 
 def _verdict(one: Option, advice: Advice) -> str:
@@ -116,7 +116,7 @@ def _reasons(advice: Advice) -> list[tuple[str, str]]:
         found.append(("warning" if risks_accuracy(one, advice.loss_from) else "accuracy", unknown))
     found.append(("why", _why(advice)))
     if advice.equal:
-        names = "; ".join(map(_name, advice.equal))
+        names = "; ".join(one.candidate.name for one in advice.equal)
         found.append(("equal", f"indistinguishable on as many GPUs: {names}"))
     for other in advice.better[:1]:
         better = f"{_full_name(other)}, {_spans(other)}"
@@ -189,26 +189,22 @@ def _uncertain(one: Option, advice: Advice) -> str:
 
 
 def _known_sizes(one: Option) -> str:
-    sizes = one.configuration.sizes
+    sizes = one.candidate.sizes
     known = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
-    known = f"on {known} GPUs (ranks), {one.configuration.ranks_per_node} per node"
+    known = f"on {known} GPUs (ranks), {one.candidate.spec.gpus_per_node} per node"
     if one.extrapolation > 1:
         return f"{known}; {one.ranks} is extrapolated {one.extrapolation:g} times"
     return known if one.ranks in sizes else f"{known}; {one.ranks} lies between"
 
 
 def _sources(one: Option) -> str:
-    return f"{one.configuration.machine}: {'; '.join(one.configuration.sources)}"
+    return f"{one.candidate.machine}: {'; '.join(one.candidate.sources)}"
 
 
 def _full_name(one: Option) -> str:
-    return f"{_name(one)}, {plural(one.ranks, 'GPU')} (ranks) on {plural(one.nodes, 'node')}"
-
-
-def _name(one: Option) -> str:
-    of = one.configuration
-    parts = title("strategy", of.strategy), title("loader", of.loader), of.details
-    return ", ".join(filter(None, parts))
+    return (
+        f"{one.candidate.name}, {plural(one.ranks, 'GPU')} (ranks) on {plural(one.nodes, 'node')}"
+    )
 
 
 def _schedules(one: Option) -> str:

@@ -11,12 +11,13 @@ from ddl_core.errors import DataError, SpecError
 from ddl_tools.records.ledger import write_study
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.scaling import render
-from ddl_tools.scaling.advise import Advice, Machine, Request, advise
-from ddl_tools.scaling.measured import configurations, machine_name, trained
+from ddl_tools.scaling.advise import Advice, Request, advise
+from ddl_tools.scaling.candidate import Machine
+from ddl_tools.scaling.measured import candidates, machine_name, trained
 from ddl_tools.scaling.options import Limits, Option
 from ddl_tools.study import Study
 from tests.analysis.conftest import CODE, MACHINE, MakeRun, turned
-from tests.scaling.test_options import configuration
+from tests.scaling.test_options import candidate
 
 JUWELS = Machine("juwels_booster", "JUWELS Booster", 4)
 HERE = Machine("", machine_name(MACHINE), 8)
@@ -50,8 +51,8 @@ def test_the_cheapest_of_those_that_meet_a_deadline_is_advised(answer: Answer) -
     assert found.advised.deadline.high <= 1.0
     cheapest = min(one.node_hours.value for one in met(found))
     assert found.advised.node_hours.value == pytest.approx(cheapest)
-    assert {one.configuration.loader for one in found.options} == {"dali_cpu", "dali_gpu"}
-    assert any(one.configuration.strategy == "horovod" for one in found.equal)
+    assert {one.candidate.spec.loader for one in found.options} == {"dali_cpu", "dali_gpu"}
+    assert any(one.candidate.spec.strategy == "horovod" for one in found.equal)
 
 
 def test_the_papers_accuracy_says_nothing_of_other_images(answer: Answer) -> None:
@@ -218,10 +219,10 @@ def test_a_number_of_gpus_is_at_most_four_times_beyond_the_largest_measured_one(
 
 def test_a_site_has_whole_nodes_and_owns_what_its_own_jobs_measured() -> None:
     site, here = Machine("mine", "A cluster", 4), Machine("", "A processor", 6)
-    assert not site.owns(configuration())
-    assert site.owns(configuration(in_jobs=True))
-    assert not here.owns(configuration(in_jobs=True))
-    assert Machine("", "Example Booster", 4).owns(configuration())
+    assert not site.owns(candidate())
+    assert site.owns(candidate(in_jobs=True))
+    assert not here.owns(candidate(in_jobs=True))
+    assert Machine("", "Example Booster", 4).owns(candidate())
     assert site.sizes(64) == [4, 8, 16, 32, 64]
     assert site.sizes(None)[-1] == 1024
     assert here.sizes(None) == [1, 2, 4]
@@ -233,13 +234,14 @@ def test_own_records_are_of_their_machine_alone(answer: Answer, make_run: MakeRu
         measure(make_run, ranks, seconds)
     measure(make_run, 2, 10.0, strategy="fsdp")
     measure(make_run, 2, 1.0, loader="synthetic")
+    measure(make_run, 2, 1.0, second_start=True)
     found = answer(HERE, deadline=10.0, **SAMPLE)
-    assert {one.configuration.machine for one in found.options} == {HERE.description}
-    options = {(one.configuration.strategy, one.ranks): one for one in found.options}
+    assert {one.candidate.machine for one in found.options} == {HERE.description}
+    options = {(one.candidate.spec.strategy, one.ranks): one for one in found.options}
     assert options.keys() == {("ddp", 1), ("ddp", 2), ("ddp", 4), ("ddp", 8), ("fsdp", 2)}
     two = options["ddp", 2]
     assert two.deadline.low < 5 * 11.0 / 3600 < two.deadline.high
-    assert two.configuration.sources[0] == "2 runs in results/runs/laptop"
+    assert two.candidate.sources[0] == "2 runs in results/runs/laptop"
     assert "1 run in results" in render.text(found), "FSDP's, which is the fastest"
     with pytest.raises(DataError, match=r"resnet50 on sample on this machine \(B\); .*Example"):
         answer(Machine("", "B", 2), deadline=10.0, **SAMPLE)
@@ -250,7 +252,7 @@ def test_runs_that_differ_in_speed_are_never_pooled(tree: Tree, make_run: MakeRu
     own = ({}, {"image_size": 64}, {"ddp_compression": "fp16"}, {"loader_workers": 2})
     for fields, ranks in itertools.product((*own, other), (1, 2)):
         measure(make_run, ranks, 20.0 / ranks, **fields)
-    found = configurations(trained(tree, "resnet50", "sample"), tree)
+    found = candidates(trained(tree, "resnet50", "sample"), tree)
     assert [one.sizes for one in found] == [(1, 2)] * 5
     mine = [one.details for one in found if one.machine == HERE.description]
     assert len(set(mine)) == len(mine) == 4, "each has a name of its own"
@@ -272,7 +274,7 @@ def test_runs_of_another_method_machine_or_software_are_not_pooled(
     path = RunFiles(make_run(20.0, strategy="ddp", nodes=2, repeat=1)).record
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | change))
-    found = configurations(trained(tree, "resnet50", "sample"), tree)
+    found = candidates(trained(tree, "resnet50", "sample"), tree)
     assert [one.sources[0].split(" in ")[0] for one in found] == ["1 run", "1 run"]
     assert len({one.details for one in found}) == 2, "each has a name of its own"
 
@@ -283,7 +285,7 @@ def test_runs_that_a_study_plans_no_more_give_no_advice(tree: Tree, make_run: Ma
     spec = RunSpec.model_validate(json.loads(kept.read_text())["spec"])
     base = spec.model_dump(exclude_defaults=True, exclude={"seed", "repeat"})
     write_study(Study(name="laptop", question="?", base=base, axes=[{"repeat": [1]}]), tree)
-    (one,) = configurations(trained(tree, "resnet50", "sample"), tree)
+    (one,) = candidates(trained(tree, "resnet50", "sample"), tree)
     assert one.throughput(2).value == pytest.approx(320 / 20.0)
 
 
@@ -291,7 +293,7 @@ def test_repeats_and_learning_rates_are_pooled(tree: Tree, make_run: MakeRun) ->
     measure(make_run, 2, 10.0)
     measure(make_run, 2, 12.0, repeat=1)
     measure(make_run, 2, 11.0, base_lr=0.1, seed=3)
-    (one,) = configurations(trained(tree, "resnet50", "sample"), tree)
+    (one,) = candidates(trained(tree, "resnet50", "sample"), tree)
     assert "3 runs" in one.sources[0]
     rate = one.throughput(2)
     assert rate.low < 320 / 12.0 < 320 / 10.0 < rate.high
@@ -326,7 +328,7 @@ def test_damaged_records_are_named_once_and_left_out(
     files[1].record.write_text(files[1].record.read_text().replace('"ddp"', '"plugged"', 1))
     files[2].epochs.write_text("no line\n")
     found = answer(HERE, deadline=10.0, **SAMPLE)
-    assert [one.configuration.sizes for one in found.options] == [(1, 2)] * 4
+    assert [one.candidate.sizes for one in found.options] == [(1, 2)] * 4
     causes = ("not valid", "'plugged' is not known", "line 1")
     assert len(caplog.messages) == len(causes)
     for folder, cause in zip(folders, causes, strict=True):

@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_tools.estimate import Estimate
 from ddl_tools.scaling.accuracy import Accuracy
-from ddl_tools.scaling.configuration import Configuration
+from ddl_tools.scaling.candidate import Candidate
 from ddl_tools.scaling.options import Limits, Option, nearest, options, pareto_front
 
 IMAGES, BATCH = 36_000, 100
@@ -20,20 +21,20 @@ ACCURACY = Accuracy(
 )
 
 
-def configuration(step_s: float = 1.0, epoch_s: float = 0.0, **changes: Any) -> Configuration:
-    """Return a configuration with a constant cost per epoch, known to 10 %."""
+def candidate(step_s: float = 1.0, epoch_s: float = 0.0, **changes: Any) -> Candidate:
+    """Return a candidate with a constant cost per epoch, known to 10 %."""
 
     def throughput(ranks: int) -> Estimate:
         rate = IMAGES / (IMAGES / BATCH / ranks * step_s + epoch_s)
         return Estimate(rate, rate / 1.1, rate * 1.1)
 
-    names = ("Example Booster", "ddp", "native", "")
-    known = Configuration(*names, BATCH, 4, (4, 8), ("two runs",), throughput)
+    spec = RunSpec(strategy="ddp", local_batch_size=BATCH, gpus_per_node=4)
+    known = Candidate(spec, "Example Booster", (4, 8), ("two runs",), throughput)
     return replace(known, **changes)
 
 
 def made(*ranks: int, step_s: float = 1.0, epoch_s: float = 0.0) -> list[Option]:
-    return options(configuration(step_s, epoch_s), ranks, 4, IMAGES, 10, ACCURACY)
+    return options(candidate(step_s, epoch_s), ranks, 4, IMAGES, 10, ACCURACY)
 
 
 def test_time_and_node_hours_are_those_of_all_epochs() -> None:
@@ -50,7 +51,7 @@ def test_time_and_node_hours_are_those_of_all_epochs() -> None:
 def test_options_are_at_most_four_times_beyond_the_largest_size_and_have_a_whole_step() -> None:
     found = made(1, 2, 4, 16, 32, 33, 64)
     assert [(one.ranks, one.extrapolation) for one in found] == [(4, 1), (16, 2), (32, 4)]
-    large = configuration(sizes=(4, 360))
+    large = candidate(sizes=(4, 360))
     assert [one.ranks for one in options(large, (4, 360, 361), 4, IMAGES, 10, None)] == [4, 360]
 
 

@@ -6,41 +6,43 @@ import pytest
 
 from ddl_core.config import IMAGENET_TRAIN_IMAGES
 from ddl_tools.records.paths import PAPER
-from ddl_tools.scaling.configuration import Configuration
+from ddl_tools.scaling.candidate import Candidate
 from ddl_tools.scaling.paper import (
     BASE,
     EPOCHS,
     base_step_s,
     base_time_s,
-    configurations,
+    candidates,
     efficiency_range,
     read_rows,
     stated,
 )
 
 IMAGES = EPOCHS * IMAGENET_TRAIN_IMAGES
-EVERY = [(model, one) for model in ("resnet50", "resnet152") for one in configurations(model)]
+EVERY = [(model, one) for model in ("resnet50", "resnet152") for one in candidates(model)]
 ALL = pytest.mark.parametrize(
-    ("model", "one"), EVERY, ids=[f"{model}-{one.strategy}-{one.loader}" for model, one in EVERY]
+    ("model", "one"),
+    EVERY,
+    ids=[f"{model}-{one.spec.strategy}-{one.spec.loader}" for model, one in EVERY],
 )
 
 
 def test_the_paper_bounds_the_time_of_these() -> None:
-    assert [(model, one.strategy, one.loader) for model, one in EVERY] == [
+    assert [(model, one.spec.strategy, one.spec.loader) for model, one in EVERY] == [
         ("resnet50", "ddp", "dali_cpu"),
         ("resnet50", "horovod", "dali_cpu"),
         ("resnet50", "ddp", "dali_gpu"),
         ("resnet50", "horovod", "dali_gpu"),
         ("resnet152", "ddp", "dali_cpu"),
     ]
-    assert configurations("resnet101") == [], "no time is stated"
-    assert configurations("resnet18") == []
+    assert candidates("resnet101") == [], "no time is stated"
+    assert candidates("resnet18") == []
 
 
 @ALL
-def test_the_interval_contains_every_stated_efficiency(model: str, one: Configuration) -> None:
+def test_the_interval_contains_every_stated_efficiency(model: str, one: Candidate) -> None:
     base = base_time_s(model)
-    found = stated(model, one.strategy, one.loader)
+    found = stated(model, one.spec.strategy, one.spec.loader)
     assert found
     for row in found:
         hours = one.hours(row.ranks, IMAGES)
@@ -51,8 +53,8 @@ def test_the_interval_contains_every_stated_efficiency(model: str, one: Configur
 
 
 @ALL
-def test_the_interval_contains_every_stated_time(model: str, one: Configuration) -> None:
-    wanted = {"quantity": "runtime", "model": model, "strategy": one.strategy}
+def test_the_interval_contains_every_stated_time(model: str, one: Candidate) -> None:
+    wanted = {"quantity": "runtime", "model": model, "strategy": one.spec.strategy}
     mine = [row for row in read_rows(PAPER / "runtime.csv") if wanted.items() <= row.items()]
     assert mine
     for row in mine:
@@ -62,7 +64,7 @@ def test_the_interval_contains_every_stated_time(model: str, one: Configuration)
 
 
 @ALL
-def test_time_falls_and_its_range_widens_with_gpus(model: str, one: Configuration) -> None:
+def test_time_falls_and_its_range_widens_with_gpus(model: str, one: Candidate) -> None:
     spans = [one.hours(4 * 2**power, IMAGES) for power in range(11)]
     for before, after in itertools.pairwise(spans):
         assert after.low < before.low
@@ -74,7 +76,7 @@ def test_time_falls_and_its_range_widens_with_gpus(model: str, one: Configuratio
 
 
 def test_times_by_hand() -> None:
-    one = configurations("resnet50")[0]
+    one = candidates("resnet50")[0]
     # 13 h on 4 GPUs, rounded; E is above 0.85 up to 256 GPUs (E09), and at most 1.
     hours = one.hours(64, IMAGES)
     assert hours.low == pytest.approx(12.5 * 4 / 64)

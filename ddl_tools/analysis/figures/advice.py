@@ -11,7 +11,8 @@ from ddl_tools.analysis.plot.canvas import frame, handles, styled
 from ddl_tools.analysis.question import OF_NO_RUN, Question, Tables, question, with_line
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.scaling import render
-from ddl_tools.scaling.advise import Advice, Machine, Request, advise
+from ddl_tools.scaling.advise import Advice, Request, advise
+from ddl_tools.scaling.candidate import Machine
 from ddl_tools.scaling.options import Limits
 
 # The example of docs/how-to/choose-a-stack.md: the paper's network on the paper's machine.

@@ -13,8 +13,7 @@ from ddl_tools.names import plural
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling import measured, paper
-from ddl_tools.scaling.advise import Machine
-from ddl_tools.scaling.configuration import Configuration
+from ddl_tools.scaling.candidate import Candidate, Machine
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,14 @@ def expected_times(
     training images by run_id; a run whose images are not known is left out.
     """
     machine = machine_of(site_name, site)
-    known: dict[tuple[str, str], list[Configuration]] = {}
+    known: dict[tuple[str, str], list[Candidate]] = {}
     found, every = {}, measured.trainings(tree)
     for spec in specs:
         of = spec.model, spec.dataset
         if of not in known:
-            stated = paper.configurations(spec.model)
+            stated = paper.candidates(spec.model)
             runs = measured.of_network(every, *of)
-            each = (*measured.configurations(runs, tree), *stated)
+            each = (*measured.candidates(runs, tree), *stated)
             known[of] = [one for one in each if machine.owns(one)]
         number = (images or {}).get(spec.run_id, spec.known_images)
         for one in known[of]:
