@@ -11,7 +11,7 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.scaling import measured, paper
 from ddl_tools.scaling.accuracy import MARGIN, Accuracy, of_paper, of_records, paper_loss
 from ddl_tools.scaling.candidate import MAX_EXTRAPOLATION, Candidate, Machine, positive
-from ddl_tools.scaling.options import Limits, Option, nearest, options, pareto_front
+from ddl_tools.scaling.options import Limits, Option, nearest, options
 
 SAME_COST = 0.05  # costs this close are equivalent (docs/reference/glossary.md)
 UNITS = {"deadline": "h", "node_hours": "node-hours", "accuracy": "%"}
@@ -83,20 +83,16 @@ class Advice:
     """An answer: the advised option, and whether its whole range meets all limits (`certain`).
 
     ``eligible`` options violate no limit and, without a limit on accuracy, are within a percentage
-    point of the best one. ``front`` is the Pareto front of all options, fastest first. ``equal``
-    are other options on as many ranks whose range of time contains the advised time; ``better``
-    those that would be better if their uncertain limits turned out to be met. ``loss_from`` is the
-    batch from which on the paper lost accuracy.
+    point of the best one. ``equal`` are other options on as many ranks whose range of time contains
+    the advised time. ``loss_from`` is the batch from which on the paper lost accuracy.
     """
 
     request: Request
     options: Sequence[Option]
     eligible: Sequence[Option]
-    front: Sequence[Option]
     advised: Option
     certain: bool
     equal: Sequence[Option]
-    better: Sequence[Option]
     accuracy: Accuracy | None
     loss_from: int
 
@@ -178,18 +174,14 @@ def _decide(request: Request, found: Sequence[Option], accuracy: Accuracy | None
     safe = [one for one in able if one.worst(limits) == "met"]
 
     loss_from = paper_loss()
-
-    def best(pool: Sequence[Option]) -> Option:
-        return _best(pool, limits, loss_from)
-
-    advised = best(safe) if safe else min(able, key=lambda one: one.violation(limits))
+    if safe:
+        advised = _best(safe, limits, loss_from)
+    else:
+        advised = min(able, key=lambda one: one.violation(limits))
     same = [one for one in able if one.ranks == advised.ranks and one is not advised]
     value = advised.deadline.value
     equal = [one for one in same if one.deadline.low <= value <= one.deadline.high]
-    better = [one for one in able if one not in safe and best([advised, one]) is not advised]
-    front = pareto_front(found)
-    certain = bool(safe)
-    return Advice(request, found, able, front, advised, certain, equal, better, accuracy, loss_from)
+    return Advice(request, found, able, advised, bool(safe), equal, accuracy, loss_from)
 
 
 def _best(pool: Sequence[Option], limits: Limits, loss_from: int) -> Option:

@@ -14,7 +14,6 @@ from ddl_tools.scaling.candidate import Candidate, positive
 Verdict = Literal["met", "uncertain", "violated"]
 
 _ORDER: list[Verdict] = ["met", "uncertain", "violated"]
-_LESS = 1 - 1e-9  # of a value is less than it by more than rounding
 
 
 @dataclass(frozen=True)
@@ -120,15 +119,6 @@ def options(
             cost = hours.times(nodes)
             found.append(Option(candidate, count, nodes, hours, cost, reached, schedules))
     return found
-
-
-def pareto_front(found: Sequence[Option]) -> list[Option]:
-    """Return the options that no other one beats in both time and node-hours, fastest first."""
-    front: list[Option] = []
-    for one in sorted(found, key=lambda one: (one.deadline.value, one.node_hours.value)):
-        if not front or one.node_hours.value < _LESS * front[-1].node_hours.value:
-            front.append(one)
-    return front
 
 
 def nearest(found: Sequence[Option], limits: Limits) -> dict[str, tuple[Option, Verdict]]:

@@ -45,7 +45,6 @@ def _row(one: Option, advice: Advice) -> Row:
         "sources": _sources(one),
         "extrapolation": one.extrapolation,
         "limits": _verdict(one, advice),
-        "pareto": one in advice.front,
         "advised": one is advice.advised,
     }
 
@@ -66,24 +65,25 @@ def text(advice: Advice) -> str:
 
 
 def table(advice: Advice) -> str:
-    """Return a line for each option on the Pareto front or on as many ranks as is advised."""
+    """Return a line for each option of the advised candidate or on as many ranks as is advised."""
+    advised = advice.advised
     head = ["", "configuration", "GPUs", "nodes", "batch", "hours", "node-hours", "accuracy %"]
     cells = [[*head, "limits", "extrapolated"]] + [
         _cells(one, advice)
         for one in sorted(advice.options, key=_by_time)
-        if one in advice.front or one.ranks == advice.advised.ranks
+        if one.candidate is advised.candidate or one.ranks == advised.ranks
     ]
     return "\n".join([*aligned(cells), "", _KEY])
 
 
 _KEY = (
-    "> advised, * Pareto front of time and node-hours; brackets: stated bounds or 90 % bands; "
-    "extrapolated: times beyond the largest measured or stated number of GPUs"
+    "> advised; brackets: stated bounds or 90 % bands; extrapolated: times beyond the largest "
+    "measured or stated number of GPUs"
 )
 
 
 def _cells(one: Option, advice: Advice) -> list[str]:
-    mark = ">" if one is advice.advised else "*" if one in advice.front else ""
+    mark = ">" if one is advice.advised else ""
     sizes = one.ranks, one.nodes, one.global_batch_size
     spans = one.deadline, one.node_hours, one.accuracy or ""
     beyond = f"{one.extrapolation:g}" if one.extrapolation > 1 else ""
@@ -118,9 +118,6 @@ def _reasons(advice: Advice) -> list[tuple[str, str]]:
     if advice.equal:
         names = "; ".join(one.candidate.name for one in advice.equal)
         found.append(("equal", f"indistinguishable on as many GPUs: {names}"))
-    for other in advice.better[:1]:
-        better = f"{_full_name(other)}, {_spans(other)}"
-        found.append(("better?", f"{better}: uncertain is {_uncertain(other, advice)}"))
     found.append(("sources", _sources(one)))
     if one.accuracy and advice.accuracy:
         found.append(("", f"accuracy: {advice.accuracy.source}"))

@@ -15,16 +15,16 @@ def test_the_answer_comes_first_and_the_table_after() -> None:
 
 
 def test_a_figure_is_drawn_where_it_is_wanted(tmp_path: Path) -> None:
-    where = tmp_path / "front"
+    where = tmp_path / "options"
     ddl("advise", "--site", "juwels_booster", "--node-hours", 50, "--figure", where, status=0)
     kinds = ["csv", "pdf", "png", "svg"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"front.{kind}" for kind in kinds]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"options.{kind}" for kind in kinds]
 
 
 def test_without_a_known_accuracy_the_options_are_written_alone(tmp_path: Path) -> None:
-    where = ["--model", "resnet152", "--epochs", 30, "--figure", tmp_path / "front"]
+    where = ["--model", "resnet152", "--epochs", 30, "--figure", tmp_path / "options"]
     ddl("advise", "--site", "juwels_booster", "--node-hours", 50, *where, status=0)
-    assert [path.name for path in tmp_path.iterdir()] == ["front.csv"]
+    assert [path.name for path in tmp_path.iterdir()] == ["options.csv"]
 
 
 def test_a_number_of_gpus_needs_no_limit() -> None:

@@ -89,8 +89,6 @@ def test_at_the_same_cost_the_smallest_batch_is_advised(
     ]
     assert {one.global_batch_size for one in same} > {batch}
     assert min(one.global_batch_size for one in same) == batch
-    smaller = [one for one in found.better if one.global_batch_size < batch]
-    assert bool(smaller) == (changes.get("images") == 1_300_000), "64 GPUs may need an hour"
 
 
 def test_an_unknown_accuracy_is_named_with_the_batch_from_which_the_paper_lost_some(
@@ -140,8 +138,6 @@ def test_without_measurements_of_a_data_set_the_rates_of_imagenet_are_named(answ
 def test_without_a_deadline_the_fastest_is_advised(answer: Answer) -> None:
     found = answer(accuracy=70.0)
     assert found.advised.deadline.value == min(one.deadline.value for one in met(found))
-    assert all(one.deadline.value < found.advised.deadline.value for one in found.better)
-    assert all(one.accuracy and one.accuracy.low < 70 for one in found.better)
 
 
 def test_without_a_limit_on_accuracy_none_is_given_up(answer: Answer) -> None:

@@ -8,7 +8,7 @@ from ddl_core.errors import SpecError
 from ddl_tools.estimate import Estimate
 from ddl_tools.scaling.accuracy import Accuracy
 from ddl_tools.scaling.candidate import Candidate
-from ddl_tools.scaling.options import Limits, Option, nearest, options, pareto_front
+from ddl_tools.scaling.options import Limits, Option, nearest, options
 
 IMAGES, BATCH = 36_000, 100
 ACCURACY = Accuracy(
@@ -78,16 +78,6 @@ def test_the_best_schedules_are_named_and_beyond_the_largest_batch_nothing_is_ce
     )  # half way between, as a logarithm
     assert most.accuracy == Estimate(60, 59, 61) or most.schedules == ("cosine",)
     assert more.accuracy.low == 0
-
-
-def test_on_the_pareto_front_is_what_nothing_beats() -> None:
-    found = made(4, 8, 16, epoch_s=20.0) + made(4, 8, 16, epoch_s=20.0)
-    worse = made(4, 8, 16, step_s=1.1, epoch_s=20.0)
-    front = pareto_front([*worse, *found])
-    assert [one.ranks for one in front] == [16, 8, 4]
-    assert not set(front) & set(worse)
-    costs = [one.node_hours.value for one in front]
-    assert costs == sorted(costs, reverse=True)
 
 
 def test_the_nearest_meets_the_other_limits_if_any_does() -> None:
