@@ -60,16 +60,25 @@ def table(head: Sequence[object], rows: Iterable[Iterable[object]]) -> Markdown:
 
 def page(template: Path, **values: Any) -> str:
     """Return the page that a template makes of `values`, each of which it escapes."""
-    environment = Environment(
-        loader=FileSystemLoader(template.parent),
+    return _environment(template, finalize=escape).get_template(template.name).render(**values)
+
+
+def plain(template: Path, **values: Any) -> str:
+    """Return the text that a template makes of `values`, for a terminal or a program."""
+    return _environment(template).get_template(template.name).render(**values)
+
+
+def _environment(template: Path, **options: Any) -> Environment:
+    """Return the templates beside one and, by folder and name, all of this package."""
+    return Environment(
+        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,  # for web pages
-        finalize=escape,
+        **options,
     )
-    return environment.get_template(template.name).render(**values)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -237,8 +237,7 @@ def advise(
     sizes = {"max_gpus": max_gpus, "gpus": gpus}
     request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, **sizes)
     found = core.advise(request, existing(tree_of(root)) if root else committed())
-    click.echo(render.text(found))
-    click.echo(f"\n{render.table(found)}")
+    click.echo(render.text(found), nl=False)
     if stem:
         from ddl_tools.analysis.figures import QUESTIONS
         from ddl_tools.analysis.figures.advice import points_of

@@ -1,10 +1,12 @@
 """Advice as text, and as rows for the notebook and the figure."""
 
 import math
+from pathlib import Path
 
+from ddl_core.files import some
 from ddl_core.registry import title
 from ddl_tools.estimate import Estimate
-from ddl_tools.markdown import aligned
+from ddl_tools.markdown import aligned, plain
 from ddl_tools.names import plural
 from ddl_tools.scaling.accuracy import MARGIN
 from ddl_tools.scaling.advise import SAME_COST, UNITS, Advice, risks_accuracy
@@ -13,7 +15,11 @@ from ddl_tools.scaling.paper import ACCURACY_MODEL
 
 Row = dict[str, object]
 
+TEMPLATE = Path(__file__).with_name("advice.j2")
+WORDS = {"plural": plural, "some": some}
+"""Functions that the lines of an answer call."""
 _NAMES = {"deadline": "time", "node_hours": "cost", "accuracy": "accuracy"}
+_HEAD = "configuration ranks nodes batch hours node-hours accuracy_% limits extrapolated"
 
 
 def rows(advice: Advice) -> list[Row]:
@@ -42,7 +48,7 @@ def _row(one: Option, advice: Advice) -> Row:
     return found | {
         "request": request(advice),
         **{f"limit_{name}": getattr(limits, name) for name in UNITS},
-        "sources": _sources(one),
+        "sources": f"{candidate.machine}: {'; '.join(candidate.sources)}",
         "extrapolation": one.extrapolation,
         "limits": _verdict(one, advice),
         "advised": one is advice.advised,
@@ -50,36 +56,32 @@ def _row(one: Option, advice: Advice) -> Row:
 
 
 def text(advice: Advice) -> str:
-    """Return the answer, the reasons and the sources."""
+    """Return the answer with its reasons and sources, and the table of options."""
     one = advice.advised
-    verdict = "meets all limits" if advice.certain else f"uncertain: {_uncertain(one, advice)}"
-    verdict = f": {verdict}" if advice.request.limits.set() else ""
-    lines = [
-        request(advice),
-        "",
-        f"  {_full_name(one)}, batch {one.global_batch_size:,}{_schedules(one)}",
-        f"  {_spans(one)}{verdict}",
-        "",
-    ]
-    return "\n".join([*lines, *(f"{name:<10}{reason}" for name, reason in _reasons(advice))])
+    return plain(
+        TEMPLATE,
+        **WORDS,
+        advice=advice,
+        request=request(advice),
+        uncertain=_uncertain(advice),
+        lost=_lost(advice),
+        risky=risks_accuracy(one, advice.loss_from),
+        accuracy_model=title("model", ACCURACY_MODEL),
+        same_cost=f"{100 * SAME_COST:g}",
+        table=table(advice),
+    )
 
 
-def table(advice: Advice) -> str:
-    """Return a line for each option of the advised candidate or on as many ranks as is advised."""
+def table(advice: Advice) -> list[str]:
+    """Return lines: the options of the advised candidate, and those on as many ranks as advised."""
     advised = advice.advised
-    head = ["", "configuration", "GPUs", "nodes", "batch", "hours", "node-hours", "accuracy %"]
-    cells = [[*head, "limits", "extrapolated"]] + [
-        _cells(one, advice)
+    shown = [
+        one
         for one in sorted(advice.options, key=_by_time)
         if one.candidate is advised.candidate or one.ranks == advised.ranks
     ]
-    return "\n".join([*aligned(cells), "", _KEY])
-
-
-_KEY = (
-    "> advised; brackets: stated bounds or 90 % bands; extrapolated: times beyond the largest "
-    "measured or stated number of GPUs"
-)
+    head = ["", *(name.replace("_", " ") for name in _HEAD.split())]
+    return aligned([head, *(_cells(one, advice) for one in shown)])
 
 
 def _cells(one: Option, advice: Advice) -> list[str]:
@@ -98,7 +100,7 @@ def _verdict(one: Option, advice: Advice) -> str:
 def request(advice: Advice) -> str:
     """Return the request in words."""
     of = advice.request
-    conditions = [f"{plural(of.gpus, 'GPU')} (ranks)"] if of.gpus else []
+    conditions = [plural(of.gpus, "rank")] if of.gpus else []
     conditions += [_limit(name, value) for name, value in of.limits.set().items()]
     return f"{of.title}, on {of.machine.title}; {', '.join(conditions)}"
 
@@ -108,107 +110,22 @@ def _limit(name: str, value: float) -> str:
     return f"{_NAMES[name]} {side} {value:g} {UNITS[name]}"
 
 
-def _reasons(advice: Advice) -> list[tuple[str, str]]:
-    one, found = advice.advised, []
-    if lost := _lost(advice):
-        found.append(("warning", lost))
-    if unknown := unknown_accuracy(advice):
-        found.append(("warning" if risks_accuracy(one, advice.loss_from) else "accuracy", unknown))
-    found.append(("why", _why(advice)))
-    if advice.equal:
-        names = "; ".join(one.candidate.name for one in advice.equal)
-        found.append(("equal", f"indistinguishable on as many GPUs: {names}"))
-    found.append(("sources", _sources(one)))
-    if one.accuracy and advice.accuracy:
-        found.append(("", f"accuracy: {advice.accuracy.source}"))
-    found.append(("known", _known_sizes(one)))
-    found.append(("excluded", "evaluation, checkpoints, start-up and waiting in a queue"))
-    return found
-
-
-def _why(advice: Advice) -> str:
-    limits = advice.request.limits
-    total = len(advice.options)
-    safe = [one for one in advice.eligible if one.worst(limits) == "met"]
-    if not advice.certain:
-        return f"none of {total} options certainly meets all limits; this one comes nearest"
-    best, those = "is the fastest", []
-    risky = [risks_accuracy(one, advice.loss_from) for one in safe]
-    if limits.deadline is not None:
-        share = f"{100 * SAME_COST:g} %"
-        best = f"has the smallest batch of those within {share} of the fewest node-hours"
-    elif any(risky) and not all(risky):
-        those.append(f"have a batch below {advice.loss_from:,}")
-    if advice.advised.extrapolation == 1 and any(one.extrapolation > 1 for one in safe):
-        those.append("are not extrapolated")
-    if those:
-        best += f" of those that {' and '.join(those)}"
-    kept = ["meet all limits"] if limits.set() else []
-    if limits.accuracy is None and advice.advised.accuracy:
-        kept.append(f"have the best accuracy within {plural(MARGIN, 'percentage point')}")
-    met = f" {len(safe)} {' and '.join(kept)}, and" if kept else ""
-    return f"of {plural(total, 'option')}{met} this one {best}"
-
-
-def unknown_accuracy(advice: Advice) -> str:
-    """Return that the accuracy of the advised option is unknown; empty if it is known."""
-    one, of = advice.advised, advice.request
-    if one.accuracy:
-        return ""
-    return (
-        f"the accuracy of batch {one.global_batch_size:,} is unknown after {of.epochs} epochs of "
-        f"{of.epoch_images:,} images; the paper's {title('model', ACCURACY_MODEL)} on ImageNet "
-        f"lost accuracy from batch {advice.loss_from:,} on"
-    )
-
-
-def _lost(advice: Advice) -> str:
-    """Return how much accuracy is lost where no limit asks for it; empty if none is."""
+def _lost(advice: Advice) -> float:
+    """Return the percentage points that are lost where no limit asks for it; 0 if none are."""
     one = advice.advised
     if advice.request.limits.accuracy is not None or not one.accuracy:
-        return ""
-    known = [(option.accuracy, option) for option in advice.options if option.accuracy]
-    accuracy, best = max(known, key=lambda pair: pair[0].value)
-    lost = accuracy.value - one.accuracy.value
-    if lost <= MARGIN:
-        return ""
-    return (
-        f"accuracy is {lost:.3g} percentage points below the best known ({accuracy} % by "
-        f"{_full_name(best)}), which no option reaches within these limits; raise a limit, or set "
-        "--accuracy to the accuracy that suffices"
-    )
+        return 0.0
+    best = max(option.accuracy.value for option in advice.options if option.accuracy)
+    lost = best - one.accuracy.value
+    return lost if lost > MARGIN else 0.0
 
 
-def _uncertain(one: Option, advice: Advice) -> str:
-    verdicts = one.verdicts(advice.request.limits).items()
-    names = [name for name, verdict in verdicts if verdict != "met"]
-    return ", ".join(f"{_NAMES[name]} {getattr(one, name) or '(unknown)'}" for name in names)
-
-
-def _known_sizes(one: Option) -> str:
-    sizes = one.candidate.sizes
-    known = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
-    known = f"on {known} GPUs (ranks), {one.candidate.spec.gpus_per_node} per node"
-    if one.extrapolation > 1:
-        return f"{known}; {one.ranks} is extrapolated {one.extrapolation:g} times"
-    return known if one.ranks in sizes else f"{known}; {one.ranks} lies between"
-
-
-def _sources(one: Option) -> str:
-    return f"{one.candidate.machine}: {'; '.join(one.candidate.sources)}"
-
-
-def _full_name(one: Option) -> str:
-    return (
-        f"{one.candidate.name}, {plural(one.ranks, 'GPU')} (ranks) on {plural(one.nodes, 'node')}"
-    )
-
-
-def _schedules(one: Option) -> str:
-    *most, last = one.schedules or ("",)
-    return f", schedule {', '.join(most)}{' or ' if most else ''}{last}" if last else ""
-
-
-def _spans(one: Option) -> str:
-    parts = [(one.deadline, "h"), (one.node_hours, "node-hours"), (one.accuracy, "% accuracy")]
-    return ", ".join(f"{span} {unit}" for span, unit in parts if span)
+def _uncertain(advice: Advice) -> list[str]:
+    """Return the limits that the advised option may violate, each with its range."""
+    one = advice.advised
+    found = []
+    for name, verdict in one.verdicts(advice.request.limits).items():
+        if verdict != "met":
+            span = getattr(one, name)
+            found.append(f"{_NAMES[name]} {f'{span} {UNITS[name]}' if span else '(unknown)'}")
+    return found
