@@ -18,7 +18,7 @@ from benchmarks.interleaved import interval, shown, stored
 from ddl_tools.estimate import Estimate
 from ddl_tools.recommend import plan
 from ddl_tools.recommend.answer import Answer
-from ddl_tools.recommend.candidates import Request, difference
+from ddl_tools.recommend.candidates import Request, change
 from ddl_tools.recommend.search import Search
 from ddl_tools.records.paths import PROJECT, Tree
 
@@ -44,7 +44,7 @@ def measure() -> dict[str, Any]:
     searches: list[dict[str, Any]] = [
         {
             "verdict": str(answer.verdict),
-            "chosen": difference(answer.chosen, answer.default),
+            "chosen": change(answer.chosen, answer.default),
             "to_default": {name: interval(ratio) for name, ratio in own.items()},
         }
         for answer, own in zip(answers, ratios, strict=True)
@@ -72,7 +72,7 @@ def again(search: Search) -> Answer:
 def found(answer: Answer) -> dict[str, Estimate]:
     """Return the ratios to the default of what was started, with intervals."""
     ranking = plan.ranking(answer.space, answer.known)
-    ratios = {difference(one, answer.default): answer.known.ratio(one, answer.default)
+    ratios = {change(one, answer.default): answer.known.ratio(one, answer.default)
               for one in ranking}  # fmt: skip
     return {name: ratio for name, ratio in ratios.items() if ratio.n >= plan.STARTS}
 

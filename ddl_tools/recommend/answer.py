@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import Interrupted, LaunchError
@@ -20,31 +19,28 @@ from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import write_tables
 from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.launch.report import write_study_page
-from ddl_tools.names import plural
+from ddl_tools.markdown import plain
 from ddl_tools.recommend import plan
-from ddl_tools.recommend.candidates import describe, difference
+from ddl_tools.recommend.candidates import change, named, settings
 from ddl_tools.recommend.plan import STARTS, Verdict
 from ddl_tools.recommend.search import Search, first
 from ddl_tools.records import agreement
 from ddl_tools.records.ledger import read_study
 from ddl_tools.records.paths import Tree, results_words
 from ddl_tools.records.storage import write_atomically
+from ddl_tools.scaling.candidate import Candidate
+from ddl_tools.scaling.options import Option, options
+from ddl_tools.scaling.render import WORDS
 from ddl_tools.study import Study, YamlDumper
 
-CODE = Path(__file__).with_name("code.py.j2")
+TEMPLATE = Path(__file__).with_name("answer.j2")
 MEGABYTE = 1e6
-WORTH = 0.10  # gain that the removal of a part must promise to count as the limit
 # Fields that shape the measurement and not the training.
 _OF_SEARCH = {
     *("epochs", "train_images", "min_steps_per_epoch", "discard_steps"),
     *("eval_every", "checkpoint_every", "repeat", "uncached"),
 }
 LOADER, COMMUNICATION, WAITING, COMPUTE = "loader", "communication", "waiting", "compute"
-ADVICE = {
-    LOADER: "smaller stored images, more cores, or one file for many images: `ddl data convert`",
-    COMMUNICATION: "a larger --batch, or accumulation: gradients are sent less often",
-    WAITING: "ranks that are equally fast: `ddl doctor --ranks N` compares them",
-}
 
 
 class Answer:
@@ -54,9 +50,11 @@ class Answer:
     if nothing is known because the user ended the search.
     """
 
+    WORTH = 0.10  # gain that the removal of a part must promise to count as the limit
+
     def __init__(self, search: Search) -> None:
         self.search, self.space, self.known = search, search.space, search.known
-        self.default = self.space.default
+        self.default, self.epochs = self.space.default, search.request.epochs
         if not any(self.known.starts.values()):
             failure = search.first_failure()
             text = f"no configuration was started{failure and f'; {failure}'}"
@@ -71,46 +69,46 @@ class Answer:
         ranking = plan.ranking(self.space, self.known)
         self.leader = next(iter(ranking), self.default)
         self.ratio = self._ratio(self.leader, self.default)
-        self.verdict = plan.verdict(self.ratio, search.load.others or 0.0, len(ranking))
+        self.busy = search.load.others
+        self.verdict = plan.verdict(self.ratio, self.busy or 0.0, len(ranking))
         moved = self.verdict in (Verdict.PROVEN, Verdict.UNPROVEN)
         self.chosen = self.leader if moved else self.default
         self.alarm = agreement.alarm(self._entries)
-        self._stem = search.tree.root / "recommend" / search.name
+        self.page = search.tree.root / "recommend" / f"{search.name}.html"
         self._training_file = training_file(search.tree, search.name)
 
     @cached_property
     def lines(self) -> list[str]:
         """The answer, its parts, and how to use it."""
-        parts = {name: text for name, text in self._parts().items() if text}
-        told = [f"{name:<12}{text}" for name, text in parts.items()]
-        return [self.head, *told, "in your own code:", *(f"    {line}" for line in self._code())]
+        return written(self)
+
+    def change(self, spec: RunSpec) -> str:
+        """Return a configuration by what it changes of the default."""
+        return change(spec, self.default)
 
     @property
-    def head(self) -> str:
-        """The answer in a sentence."""
-        change = difference(self.leader, self.default)
-        match self.verdict:
-            case Verdict.PROVEN:
-                return f"{self.verdict}: {change}, {estimates.shown(self.ratio)} times the default"
-            case Verdict.UNPROVEN:
-                return (
-                    f"{self.verdict}: {change}, {estimates.shown(self.ratio)} times the default; "
-                    f"{plural(self._minutes(), 'more minute')} would do"
-                )
-            case Verdict.DISTURBED:
-                return (
-                    f"{self.verdict}: {self._machine()}; the fastest so far, {change}, reached "
-                    f"{estimates.shown(self.ratio)} times the default; call again on a quiet "
-                    "machine"
-                )
-        return f"{self.verdict}" + (
-            f"; the fastest other one, {change}, reached {estimates.shown(self.ratio)} of it"
-            if self.ratio.n
-            else ""
-        )
+    def default_name(self) -> str:
+        """The default in words."""
+        return named(self.default)
 
-    def _minutes(self) -> int:
-        """Return how many more minutes would prove what was found, if it is true."""
+    @property
+    def option(self) -> Option:
+        """The recommended configuration with the time of the whole training."""
+        spec, mean = self.chosen, estimates.shown(self.rate(self.chosen))
+        candidate = Candidate(
+            spec,
+            self.space.hardware,
+            sizes=(spec.world_size,),
+            sources=(self.search.name,),
+            throughput=lambda ranks: mean,
+            details=settings(spec),
+        )
+        (found,) = options(candidate, candidate.sizes, 0, self.space.images, self.epochs, None)
+        return found
+
+    @property
+    def minutes(self) -> int:
+        """How many more minutes would prove what was found, if it is true."""
         starts = STARTS
         if self.ratio.n > 1:
             spread = self.ratio.log_se * math.sqrt(self.ratio.n)
@@ -119,30 +117,9 @@ class Answer:
         block_s = self.search.block_s([self.default, self.leader])
         return max(1, math.ceil(max(1, starts - self.ratio.n) * block_s / 60))
 
-    def _parts(self) -> dict[str, str]:
-        limit, advice = self._limit()
-        batch = f"{self.chosen.local_batch_size} images per rank and step"
-        return {
-            "use": f"{describe(self.chosen)}; {batch}",
-            "speed": self._speed(),
-            "default": f"{describe(self.default)}: {self._rate(self.default)}",
-            "larger batch": self._larger(),
-            "others": self._others(),
-            "failed": some([f"{difference(spec, self.default) or 'the default'} "
-                            f"({why.partition(';')[0]:.100})"
-                            for spec, why in self.known.failed.items()]),
-            "not tried": "; ".join(self._untried()),
-            "checked": self._checked(),
-            "limit": limit,
-            "data": self._data(),
-            "machine": self._machine(),
-            "try next": advice,
-            "training": self._training(),
-            "start": self._start(),
-            "page": f"{self._stem.with_suffix('.html')}; the same command goes on measuring",
-        }  # fmt: skip
-
-    def _start(self) -> str:
+    @property
+    def start(self) -> str:
+        """The command that starts the whole training."""
         words = ("ddl", "study", "run", self._training_file, "--data", self.search.request.data_dir)
         return shlex.join([*map(str, words), *results_words(self.search.tree)])
 
@@ -156,86 +133,76 @@ class Answer:
         training = Study(
             name=self._training_file.stem,
             question=f"The whole training, as the study {self.search.name} advises.",
-            base=fields | {"epochs": self.search.request.epochs},
+            base=fields | {"epochs": self.epochs},
             repeats=1,
         )
         for study in (read_study(self.search.name, tree), training):
             if study:
                 write_study_file(study, tree)
         redraw(tree, figures=tree.figures, studies=[self.search.name])
-        write_study_page(tree, self.search.name, self.lines, self._stem.with_suffix(".html"))
+        write_study_page(tree, self.search.name, self.lines, self.page)
         # The last one: `ddl recommend --site` takes it for the end of the search.
         write_atomically(answer_file(tree, self.search.name), "\n".join([*self.lines, ""]))
         picture = tree.figures / self.search.name / "comparison.png"
         return picture if picture.exists() else None
 
-    def _rate(self, spec: RunSpec) -> str:
-        mean = self._sample(spec).mean
-        if not mean.n:
-            return "not measured"
-        interval = "95 % interval" if mean.n >= estimates.LEAST_SHOWN else "too few for an interval"
-        return f"{estimates.shown(mean)} images/s ({plural(mean.n, 'start')}, {interval})"
+    def rate(self, spec: RunSpec) -> Estimate:
+        """Return the images per second of a configuration."""
+        return self._sample(spec).mean
 
-    def _speed(self) -> str:
-        text = self._rate(self.chosen)
-        if self.chosen != self.default:
-            return f"{text}; {estimates.shown(self.ratio)} times the default"
-        return text
+    @property
+    def larger(self) -> RunSpec | None:
+        """The recommended configuration with a larger batch, if that promises more."""
+        return plan.larger_batch(self.space, self.known, self.chosen)
 
-    def _larger(self) -> str:
-        """Return what a larger batch brings."""
-        larger = plan.larger_batch(self.space, self.known, self.chosen)
-        if larger is None:
-            return ""
-        return (
-            f"{larger.local_batch_size} images per rank and step: {self._rate(larger)}; learning "
-            f"rate {larger.base_lr:g} per rank (linear rule); accuracy at this batch was not "
-            "measured"
-        )
-
-    def _others(self) -> str:
-        """Return the ratios of all others to what is recommended."""
-        lists: dict[str, list[str]] = {"within 5 %": [], "slower": [], "not decided": []}
+    @property
+    def compared(self) -> dict[str, list[str]]:
+        """The ratios of all others to what is recommended, by what they decide."""
+        found: dict[str, list[str]] = {"equivalent": [], "slower": [], "inconclusive": []}
+        names = {estimates.EQUIVALENT: "equivalent", estimates.LESS: "slower"}
         for spec in plan.ranking(self.space, self.known):
-            if spec == self.chosen:
-                continue
-            ratio = self._ratio(spec, self.chosen)
-            said = estimates.decision(ratio)
-            name = {estimates.EQUIVALENT: "within 5 %", estimates.LESS: "slower"}.get(said)
-            lists[name or "not decided"].append(f"{self._named(spec)} ({estimates.shown(ratio)})")
-        return "; ".join(f"{name}: {some(texts)}" for name, texts in lists.items() if texts)
+            if spec != self.chosen:
+                ratio = self._ratio(spec, self.chosen)
+                name = names.get(estimates.decision(ratio), "inconclusive")
+                found[name].append(f"{change(spec, self.chosen)}: {estimates.shown(ratio)}")
+        return found
 
-    def _untried(self) -> list[str]:
-        """Return parts for which there was no time, and what is refused or not installed."""
-        parts = [difference(spec, self.default) for spec in plan.next_parts(self.space, self.known)]
+    @property
+    def failed(self) -> list[str]:
+        """What failed, and why."""
+        return [
+            f"{self.change(spec) or 'the default'}: {why.partition(';')[0]:.100}"
+            for spec, why in self.known.failed.items()
+        ]
+
+    @property
+    def untried(self) -> list[str]:
+        """Parts for which there was no time, and what is refused or not installed."""
+        parts = [self.change(spec) for spec in plan.next_parts(self.space, self.known)]
         refused = [f"{title('strategy', name)} ({why.partition(';')[0]})"
                    for name, why in plan.refused(self.space, self.known).items()]  # fmt: skip
-        late = [f"no time for {some(parts)}"] if parts else []
+        late = [f"no time for {some(parts, '; ')}"] if parts else []
         return [*late, *refused, *self.space.missing]
 
-    def _checked(self) -> str:
-        parts = [one.replace(" (docs/explanation/fairness.md)", "")
-                 for one in agreement.statements(self._entries)]  # fmt: skip
-        if unread := int(self._runs["corrupt_images"].max() or 0):
-            parts.append(f"{unread} images cannot be read: `ddl data verify`")
-        return "; ".join(parts) or "no two strategies did the same work, so no weights to compare"
+    @property
+    def agreement(self) -> list[str]:
+        """Whether all strategies that did the same work ended with the same weights."""
+        lines = agreement.statements(self._entries)
+        return [one.replace(" (docs/explanation/fairness.md)", "") for one in lines]
 
-    def _data(self) -> str:
-        if self.search.load.others is None:
-            return ""  # nothing was measured in this call
-        read = self.search.load.read_bytes
-        if read < MEGABYTE and self.default.uncached:
-            return "read without the system's cache; yet no disk of this machine was read"
-        if read < MEGABYTE:
-            return "read from memory, not from a disk: a set larger than the memory may be slower"
-        return f"{read / MEGABYTE:,.0f} MB were read from disks"
+    @property
+    def unread(self) -> int:
+        """How many images cannot be read."""
+        return int(self._runs["corrupt_images"].max() or 0)
 
-    def _machine(self) -> str:
-        others = self.search.load.others
-        return "" if others is None else f"other programs took {100 * others:.0f} % of the cores"
+    @property
+    def read_mb(self) -> float | None:
+        """Megabytes read from disks; None if nothing was measured in this call."""
+        return None if self.busy is None else self.search.load.read_bytes / MEGABYTE
 
+    @property
     def shares(self) -> dict[str, float] | None:
-        """Return the parts of the time of what is recommended, sum 1; None if not known."""
+        """The parts of the time of what is recommended, sum 1; None if not known."""
         rows = self._runs.loc[self._ids(self.chosen)]
         spent = rows[[name for name in rows if name.startswith("spent_")]].mean()
         if not spent.sum() > 0:
@@ -248,69 +215,34 @@ class Answer:
             COMPUTE: part["spent_compute_s"] + part["spent_update_s"],
         }
 
-    def _limit(self) -> tuple[str, str]:
-        """Return what limits what is recommended, and the change most likely to help."""
-        shares = self.shares() or {}
-        training, loading = self._alone()
-        gains = {name: shares[name] / (1 - shares[name]) for name in ADVICE if name in shares}
+    @property
+    def limit(self) -> tuple[str, float]:
+        """The part whose removal promises most, and how much; 0 for computing."""
+        shares, (training, _) = self.shares or {}, self.alone
+        parts = [name for name in (LOADER, COMMUNICATION, WAITING) if name in shares]
+        gains = {name: shares[name] / (1 - shares[name]) for name in parts}
         if training:
             gains[LOADER] = training - 1
-        known = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
-        parts = [f"time: {known or 'this strategy hides its parts'}"]
-        if training and loading:
-            parts.append(
-                f"{100 / training:.0f} % of its training alone; the loader alone is "
-                f"{three_digits(loading)} times as fast"
-            )
         limit = max(gains, key=lambda name: gains[name], default=COMPUTE)
-        if gains.get(limit, 0.0) >= WORTH:
-            cause, part = limit, "it"
-            if limit == LOADER and loading and loading >= 1 + WORTH:
-                # Alone the loader is fast enough: the two slow each other.
-                on_cpu, part = self.chosen.device == "cpu", "the loader"
-                cause = f"loader and training {'share the cores' if on_cpu else 'together'}"
-            text = f"{cause}, without {part} up to {1 + gains[limit]:.2f} times as fast"
-            return "; ".join([text, *parts]), ADVICE[limit]
-        device = "a GPU" if self.chosen.device == "cpu" else "more or faster GPUs"
-        return "; ".join([COMPUTE, *parts]), f"{device}: the arithmetic takes most of the time"
+        return (limit, gains[limit]) if gains.get(limit, 0.0) >= self.WORTH else (COMPUTE, 0.0)
 
-    def _alone(self) -> tuple[float, float]:
-        """Return how fast training and loading alone are, as ratios; 0 where it is not known."""
+    @property
+    def alone(self) -> tuple[float, float]:
+        """How fast training and loading alone are, as ratios; 0 where it is not known."""
         promised = plan.forecasts(self.space, self.known).get(self.chosen)
-        mean = self._sample(self.chosen).mean
+        mean = self.rate(self.chosen)
         if promised is None or not mean.n:
             return 0.0, 0.0
         rates = self.known.rates
         return rates[promised.training] / mean.value, rates[promised.loading] / mean.value
 
-    def _training(self) -> str:
-        mean, images = self._sample(self.chosen).mean, self.space.images
-        if not mean.n:
-            return ""
-        epochs = self.search.request.epochs
-        hours = estimates.scaled(mean, epochs * images / 3600, power=-1)
-        short = hours.value < 1
-        took = estimates.shown(hours.times(60) if short else hours)
+    @property
+    def energy(self) -> str:
+        """The energy of the whole training."""
         joules = self._runs.loc[self._ids(self.chosen), "energy_j_per_image"].mean()
-        energy = "energy not measured"
-        if joules > 0:
-            energy = f"{joules * images * epochs / J_PER_KWH:.3g} kWh"
-        return (
-            f"{plural(epochs, 'epoch')} of {images:,} images: {took} {'min' if short else 'h'} "
-            f"without evaluation and start; {energy}"
-        )
-
-    def _code(self) -> list[str]:
-        """Return the recommended configuration as lines of one's own program."""
-        source = Environment(
-            loader=FileSystemLoader(CODE.parent),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            autoescape=False,  # Python, not a web page
-        ).get_template(CODE.name)
-        text = source.render(spec=self.chosen)
-        return text.strip().splitlines()
+        if not joules > 0:
+            return "energy not measured"
+        return f"{joules * self.space.images * self.epochs / J_PER_KWH:.3g} kWh"
 
     def _ids(self, spec: RunSpec) -> list[str]:
         done = (item.spec for item in self._entries if item.state == "completed")
@@ -324,8 +256,12 @@ class Answer:
         """Return the ratio of two throughputs."""
         return self._windows.compare(self._sample(one), self._sample(other))
 
-    def _named(self, spec: RunSpec) -> str:
-        return difference(spec, self.chosen)
+
+def written(answer: Answer) -> list[str]:
+    """Return the lines of an answer."""
+    words = {"shown": estimates.shown, "least_shown": estimates.LEAST_SHOWN}
+    text = plain(TEMPLATE, answer=answer, three_digits=three_digits, **WORDS, **words)
+    return text.rstrip().splitlines()
 
 
 def answer_file(tree: Tree, name: str) -> Path:

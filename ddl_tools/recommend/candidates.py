@@ -18,9 +18,10 @@ from ddl_core.registry import title
 from ddl_tools import gpus
 from ddl_tools.launch.preflight import check_data
 from ddl_tools.launch.slurm.site import Site
-from ddl_tools.names import phrase, plural
-from ddl_tools.recommend.plan import Level, Space
+from ddl_tools.names import describe, joined, label, plural
+from ddl_tools.recommend.plan import Level, Space, changed
 from ddl_tools.records.provenance import host
+from ddl_tools.scaling.candidate import NAMED, Machine
 
 BATCH = {"cpu": 8, "cuda": 64}  # images per rank and step
 MOST_LOADER_WORKERS = 8
@@ -62,9 +63,8 @@ def space(request: Request) -> Space:
     `DataError` if the folder holds no data set, or too few images. `SpecError` if more ranks are
     asked for than this machine has cores or GPUs.
     """
-    machine, listed = host(), gpus.listed()
+    machine, listed, here = host(), gpus.listed(), Machine.here().ranks_per_node
     cores, device = machine["cpu_cores"], "cuda" if listed else "cpu"
-    here = len(listed.names) if listed else cores
     if too_many := [one for one in request.workers if one > here]:
         raise SpecError(
             f"--workers {too_many[0]}: this machine has {here} {'GPUs' if listed else 'cores'}, "
@@ -194,33 +194,22 @@ def _data(request: Request) -> tuple[int, dict[str, Any]]:
     return len(listing), {"dataset": name, "data_format": data_format, "classes": classes}
 
 
-def describe(spec: RunSpec) -> str:
+def settings(spec: RunSpec) -> str:
+    """Return what the name of a configuration has beside strategy and loader."""
+    shown = ["loader_workers", *(["precision"] if spec.device == "cuda" else [])]
+    shown += [name for name in ("channels_last", "compile") if getattr(spec, name)]
+    return describe({name: getattr(spec, name) for name in shown})
+
+
+def named(spec: RunSpec) -> str:
     """Return a configuration in words."""
-    parts = [
-        f"{title('strategy', spec.strategy)} with the loader {title('loader', spec.loader)}",
-        plural(spec.world_size, "rank"),
-        f"{plural(spec.loader_workers, 'loader process')} each",
-    ]
-    parts += [phrase("precision", spec.precision)] if spec.device == "cuda" else []
-    parts += [phrase(name, True) for name in ("channels_last", "compile") if getattr(spec, name)]
-    return ", ".join(parts)
+    both = {name: getattr(spec, name) for name in NAMED}
+    return joined(describe(both), settings(spec), plural(spec.world_size, "rank"))
 
 
-def difference(spec: RunSpec, other: RunSpec) -> str:
-    """Return a configuration by its differences from another one."""
-    parts = []
-    for name in SEARCHED:
-        value = getattr(spec, name)
-        if value == getattr(other, name) or (name == "strategy" and spec.world_size == 1):
-            continue
-        if name == "local_batch_size" and spec.global_batch_size == other.global_batch_size:
-            continue  # it follows from the number of ranks
-        if name == "dali_decode" and spec.loader != "dali_gpu":
-            continue
-        counted = {"gpus_per_node": "rank", "loader_workers": "loader process"}
-        text = plural(value, counted[name]) if name in counted else phrase(name, value)
-        parts.append(f"loader {text}" if name == "loader" else text)
-    return " + ".join(parts)
+def change(spec: RunSpec, other: RunSpec) -> str:
+    """Return a configuration by what it changes of another one."""
+    return label([other, spec], RunSpec.model_fields.keys() - {*SEARCHED, "nodes"})[1]
 
 
 def epoch_size(spec: RunSpec, step_s: float, images: int) -> dict[str, Any]:
@@ -234,26 +223,20 @@ def epoch_size(spec: RunSpec, step_s: float, images: int) -> dict[str, Any]:
 
 def plan_text(request: Request, found: Space) -> str:
     """Return what was found on this machine, and what will be done."""
+    default = found.default
     levels = [*found.settings, *({"strategy": one} for one in found.strategies), *found.ranks]
     levels += [{"compile": True}] if found.compiles else []
-    training = [_words(level) for level in levels]
+    training = ["the default", *(change(one, default) for one in changed(default, *levels))]
     training += [f"batches up to {max(found.larger)}"] if found.larger else []
     lines = [
         f"here: {found.machine}",
         f"data: {found.images:,} training images in {request.data_dir}",
-        f"default (what PyTorch does by itself): {describe(found.default)}, "
-        f"{found.default.local_batch_size} images per rank and step",
-        f"1. training alone: the default, {', '.join(training)}",
-        f"2. loading alone: {', '.join(_words(level) for level in found.loaders)}",
+        f"default (what PyTorch does by itself): {named(default)}, "
+        f"{default.local_batch_size} images per rank and step",
+        f"1. training alone: {'; '.join(training)}",
+        f"2. loading alone: {'; '.join(map(describe, found.loaders))}",
         f"3. the best pairs of both and the default, interleaved, in the rest of "
         f"{request.minutes:g} min",
         "Ctrl-C ends with what is known; the same command goes on",
     ]
     return "\n".join([*lines, *(f"not tried: {one}" for one in found.missing)])
-
-
-def _words(level: Level) -> str:
-    """Return a change in words."""
-    if "gpus_per_node" in level:
-        return plural(level["gpus_per_node"], "rank")
-    return " + ".join(word for name, value in level.items() if (word := phrase(name, value)))

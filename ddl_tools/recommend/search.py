@@ -28,8 +28,7 @@ from ddl_tools.processes import stoppable
 from ddl_tools.recommend import plan
 from ddl_tools.recommend.candidates import (
     Request,
-    describe,
-    difference,
+    change,
     epoch_size,
     search_name,
     space,
@@ -207,10 +206,10 @@ class Search:
         own = {"work": "train"}
         if spec.work == "train":
             own["loader"] = self.space.default.loader
-        change = difference(spec.model_copy(update=own), self.space.default)
+        words = change(spec.model_copy(update=own), self.space.default)
         what = "loading" if spec.work == "load" else "training"
         again = ", again" if spec.repeat else ""
-        return f"{what} alone: {change or 'the default'}{again}"
+        return f"{what} alone: {words or 'the default'}{again}"
 
     def _ranks(self, spec: RunSpec) -> "Engines":
         """Return the ranks for a part: those of the part before, if they are as many."""
@@ -280,7 +279,10 @@ class Search:
     def first_failure(self) -> str:
         """Return what failed first, and why; empty if nothing has failed."""
         failed = self.known.failed.items()
-        return next((f"{describe(spec)}: {why}" for spec, why in failed), "")
+        default = self.space.default
+        return next(
+            (f"{change(spec, default) or 'the default'}: {why}" for spec, why in failed), ""
+        )
 
     def entries(self) -> list[Entry]:
         """Return the runs of whole configurations."""

@@ -15,87 +15,123 @@ from ddl_tools.recommend.answer import (
     WAITING,
     Answer,
     write_study_file,
+    written,
 )
-from ddl_tools.recommend.candidates import Request, space
+from ddl_tools.recommend.candidates import Request, change, named, settings, space
 from ddl_tools.recommend.plan import Verdict
 from ddl_tools.recommend.search import Search, _name, study_of
 from ddl_tools.records.paths import Tree, results
+from ddl_tools.scaling.candidate import Candidate
+from ddl_tools.scaling.options import options
 from ddl_tools.study import Study
 from tests.launch.running import ddl
 from tests.pictures import write_pictures
 
 
-def limit_of(
-    loading: float, training: float, shares: dict[str, float], device: str = "cpu"
-) -> tuple[str, str]:
-    """Return limit and advice, from the ratios of both parts to the whole."""
-    known = SimpleNamespace(
-        chosen=RunSpec(device=device),
-        shares=lambda: shares or None,
-        _alone=lambda: (training, loading),
-    )
-    return Answer._limit(known)
-
-
 @pytest.mark.parametrize(
-    ("loading", "training", "shares", "limit", "advice"),
+    ("training", "shares", "part", "gain"),
     [
-        (1.0, 2.0, {LOADER: 0.1, COMPUTE: 0.9}, "loader, without it up to 2.00", "smaller stored"),
-        (9.0, 1.0, {LOADER: 0.1, COMMUNICATION: 0.5}, "communication, without it",
-         "a larger --batch"),
-        (9.0, 1.0, {WAITING: 0.3, COMMUNICATION: 0.1}, "waiting, without it", "ranks that are"),
-        (9.0, 1.02, {LOADER: 0.01, WAITING: 0.05, COMPUTE: 0.94}, "compute; time: ", "a GPU: "),
-        (9.0, 1.02, {}, "compute; time: this strategy hides its parts", "a GPU: "),
-        (0.0, 0.0, {}, "compute; time: this strategy hides its parts", "a GPU: "),
+        (2.0, {LOADER: 0.1, COMPUTE: 0.9}, LOADER, 1.0),
+        (1.0, {LOADER: 0.1, COMMUNICATION: 0.5}, COMMUNICATION, 1.0),
+        (1.0, {WAITING: 0.25, COMMUNICATION: 0.1}, WAITING, 1 / 3),
+        (1.02, {LOADER: 0.01, WAITING: 0.05, COMPUTE: 0.94}, COMPUTE, 0),
+        (1.02, {}, COMPUTE, 0),
+        (0.0, {}, COMPUTE, 0),
     ],
-)  # fmt: skip
+)
 def test_the_limit_is_the_part_whose_removal_promises_most(
-    loading: float, training: float, shares: dict[str, float], limit: str, advice: str
+    training: float, shares: dict[str, float], part: str, gain: float
 ) -> None:
-    found_limit, found_advice = limit_of(loading, training, shares)
-    assert found_limit.startswith(limit)
-    share = f"{100 / training:.0f} % of its training alone" if training else "hides its parts"
-    assert share in found_limit
-    assert found_advice.startswith(advice)
+    known = SimpleNamespace(shares=shares or None, alone=(training, 9.0), WORTH=Answer.WORTH)
+    assert Answer.limit.fget(known) == (part, pytest.approx(gain))
+
+
+def lines_of(**changes: object) -> list[str]:
+    """Return an invented answer; its leader is compiled, and has a larger batch that is faster."""
+    default = RunSpec(strategy="ddp", gpus_per_node=2, device="cuda", precision="torch",
+                      local_batch_size=8, loader_workers=4)  # fmt: skip
+    leader = default.model_copy(update={"loader": "turbo", "compile": True})
+    rate = estimates.middle([50.0, 51.0, 52.0])
+    candidate = Candidate(leader, "", (2,), (), lambda ranks: rate, settings(leader))
+    (option,) = options(candidate, [2], 2, 640, 90, None)
+    values: dict[str, object] = {
+        "verdict": Verdict.PROVEN, "leader": leader, "chosen": leader, "default": default,
+        "ratio": estimates.middle([1.5, 1.52, 1.51]), "busy": 0.4, "minutes": 2,
+        "option": option, "default_name": named(default), "rate": lambda spec: rate,
+        "change": lambda spec: change(spec, default), "WORTH": Answer.WORTH,
+        "larger": leader.model_copy(update={"local_batch_size": 16, "base_lr": 0.05}),
+        "compared": {"slower": ["native: 0.662", "Horovod: 0.5"], "inconclusive": []},
+        "failed": ["Horovod: out of memory"], "untried": ["PyTorch-FSDP (refused)"],
+        "agreement": [], "unread": 3, "limit": (LOADER, 0.5), "alone": (1.5, 3.0),
+        "shares": {LOADER: 0.3, COMPUTE: 0.7}, "read_mb": 2.5, "epochs": 90,
+        "space": SimpleNamespace(images=640), "energy": "0.1 kWh",
+        "start": "ddl study run FILE", "page": "answer.html",
+    }  # fmt: skip
+    return written(SimpleNamespace(**values | changes))
+
+
+def line_of(name: str, **changes: object) -> str:
+    texts = [one for one in lines_of(**changes) if one.startswith(f"{name} ")]
+    return texts[0].removeprefix(name).strip() if texts else ""
+
+
+def test_an_answer_in_words() -> None:
+    expected = Path(__file__).with_name("answer.txt").read_text().splitlines()
+    assert lines_of() == expected
+
+
+def test_the_first_line_says_what_is_known() -> None:
+    few, none = estimates.middle([1.5]), estimates.middle([])
+    said = {
+        verdict: lines_of(verdict=verdict, ratio=few, chosen=RunSpec())[0] for verdict in Verdict
+    }
+    assert all(text.startswith(verdict) for verdict, text in said.items())
+    assert "; 2 more minutes" in said[Verdict.UNPROVEN]
+    assert "40 % of the cores" in said[Verdict.DISTURBED]
+    assert "1.50 of it" in said[Verdict.DEFAULT]
+    assert lines_of(verdict=Verdict.DEFAULT, ratio=none)[0] == Verdict.DEFAULT
+
+
+def test_what_is_not_known_has_no_line() -> None:
+    unknown = estimates.middle([])
+    for name, changes in {
+        "larger batch": {"larger": None},
+        "failed": {"failed": []},
+        "machine": {"busy": None},
+        "data": {"read_mb": None},
+    }.items():
+        assert line_of(name)
+        assert not line_of(name, **changes)
+    assert "not measured" in line_of("speed", rate=lambda spec: unknown)
+    assert "hides its parts" in line_of("limit", shares=None, alone=(0.0, 0.0))
 
 
 @pytest.mark.parametrize(("device", "both"), [("cpu", "share the cores"), ("cuda", "together")])
 def test_a_loader_that_alone_is_fast_enough_is_no_limit_by_itself(device: str, both: str) -> None:
-    limit, advice = limit_of(3.0, 1.5, {LOADER: 0.3, COMPUTE: 0.7}, device)
-    assert limit.startswith(f"loader and training {both}, without the loader up to 1.50 times")
-    assert advice.startswith("smaller stored")
-
-
-def head_of(ratios: list[float], verdict: Verdict, others: float = 0.0) -> str:
-    """Return the first line of an answer whose leader compiles."""
-    known = SimpleNamespace(
-        leader=RunSpec(compile=True),
-        default=RunSpec(),
-        ratio=estimates.middle(ratios),
-        verdict=verdict,
-        search=SimpleNamespace(load=SimpleNamespace(others=others), block_s=lambda block: 60.0),
-    )
-    known._minutes = lambda: Answer._minutes(known)
-    known._machine = lambda: Answer._machine(known)
-    return Answer.head.fget(known)
-
-
-def test_the_first_line_says_what_is_known() -> None:
-    proven = head_of([1.5, 1.52, 1.51], Verdict.PROVEN)
-    assert proven.startswith("faster, proven: torch.compile, 1.51 [")
-    assert proven.endswith("times the default")
-    assert head_of([1.5], Verdict.UNPROVEN).endswith(
-        "1.50 times the default; 2 more minutes would do"
-    )
-    assert "; the fastest other one, torch.compile, reached 0.9" in head_of([0.9], Verdict.DEFAULT)
-    assert head_of([], Verdict.DEFAULT) == "no proven gain: keep the default"
-    assert "took 40 % of the cores" in head_of([1.5], Verdict.DISTURBED, 0.4)
+    chosen = RunSpec(device=device)
+    assert line_of("limit", chosen=chosen).startswith(f"loader and training {both}, ")
+    slow = line_of("limit", chosen=chosen, alone=(1.5, 1.0))
+    assert slow.startswith("loader, without it up to 1.50 times")
 
 
 def test_more_noise_asks_for_more_minutes() -> None:
-    quiet, noisy = (head_of([1.2 / one, 1.2, 1.2 * one], Verdict.UNPROVEN) for one in (1.05, 1.3))
-    minutes = [int(text.split("; ")[1].split()[0]) for text in (quiet, noisy)]
+    minutes = [
+        Answer.minutes.fget(
+            SimpleNamespace(
+                ratio=estimates.middle([1.2 / one, 1.2, 1.2 * one]),
+                search=SimpleNamespace(block_s=lambda block: 60.0),
+                default=None,
+                leader=None,
+            )
+        )
+        for one in (1.05, 1.3)
+    ]
     assert minutes[0] < minutes[1]
+
+
+def code_of(spec: RunSpec) -> list[str]:
+    lines = lines_of(chosen=spec)
+    return [one.removeprefix("    ") for one in lines[lines.index("in your own code:") + 1 :]]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +156,7 @@ def test_more_noise_asks_for_more_minutes() -> None:
 def test_the_lines_of_ones_own_program_are_those_of_the_configuration(
     fields: dict[str, object], lines: list[str]
 ) -> None:
-    code = Answer._code(SimpleNamespace(chosen=RunSpec(**fields)))
+    code = code_of(RunSpec(**fields))
     assert len(code) <= 14
     for line in lines:
         assert any(line in one for one in code), (line, code)
@@ -130,8 +166,7 @@ def test_the_lines_of_ones_own_program_are_those_of_the_configuration(
 @pytest.mark.parametrize("loader", ["native", "dali_gpu"])
 def test_one_process_needs_no_ranks(loader: str) -> None:
     """It has no process group, which a DistributedSampler asks for its number."""
-    spec = RunSpec(device="cuda", loader=loader)
-    code = "\n".join(Answer._code(SimpleNamespace(chosen=spec)))
+    code = "\n".join(code_of(RunSpec(device="cuda", loader=loader)))
     assert not any(word in code for word in ("rank", "Distributed"))
 
 
@@ -161,7 +196,7 @@ def test_the_start_names_the_folder_of_the_records_if_it_was_given(tmp_path: Pat
     for tree, end in ((results(), "--data D"), (Tree(tmp_path), f"--data D --results {tmp_path}")):
         search = SimpleNamespace(request=Request("resnet8", Path("D")), tree=tree)
         known = SimpleNamespace(_training_file="F", search=search)
-        assert Answer._start(known) == f"ddl study run F {end}"
+        assert Answer.start.fget(known) == f"ddl study run F {end}"
 
 
 def test_without_a_complete_start_the_failure_is_named(tmp_path: Path) -> None:
@@ -169,7 +204,9 @@ def test_without_a_complete_start_the_failure_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"^no configuration was started; allow more --minutes$"):
         Answer(search)
     search.known.failed[search.space.default] = "no attribute 'Lineer'"
-    with pytest.raises(LaunchError, match=r"started; .*DDP.*: no attribute 'Lineer'; allow more"):
+    with pytest.raises(
+        LaunchError, match=r"started; the default: no attribute 'Lineer'; allow more"
+    ):
         Answer(search)
 
 

@@ -10,13 +10,14 @@ from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.recommend import candidates
 from ddl_tools.recommend.candidates import (
     Request,
-    difference,
+    change,
     epoch_size,
     plan_text,
     site_space,
     space,
 )
 from ddl_tools.recommend.plan import changed
+from ddl_tools.scaling import candidate
 from tests.pictures import CLASSES, write_pictures
 
 
@@ -33,7 +34,8 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def set_machine(monkeypatch: pytest.MonkeyPatch, cores: int, devices: int = 0) -> None:
     found = candidates.host() | {"cpu_cores": cores}
     listed = Listed("550", ("A100",) * devices) if devices else None
-    monkeypatch.setattr(candidates, "host", lambda: found)
+    for module in (candidates, candidate):
+        monkeypatch.setattr(module, "host", lambda: found)
     monkeypatch.setattr(candidates.gpus, "listed", lambda: listed)
     monkeypatch.setattr(candidates.gpus, "capability", lambda: (8, 0))
 
@@ -62,7 +64,7 @@ def test_fewer_ranks_share_all_cores_and_the_global_batch(images: Path) -> None:
     assert fewer[-1].strategy == "single"
     assert all(one.world_size * one.cpu_threads == 4 for one in fewer)
     assert {one.global_batch_size for one in fewer} == {found.default.global_batch_size}
-    assert difference(fewer[0], found.default) == "2 ranks"
+    assert change(fewer[0], found.default).endswith("2 ranks")
 
 
 def test_one_rank_compares_no_strategies(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +87,7 @@ def test_gpus_bring_their_settings(images: Path, monkeypatch: pytest.MonkeyPatch
     assert list(found.ranks) == [], "all GPUs, unless others are asked for"
     assert {"loader": "dali_gpu", "dali_decode": "cpu"} in found.loaders
     assert "2 x A100, driver 550" in found.machine
-    assert "bf16 + channels last" in plan_text(request(images), found)
+    assert "bf16, channels last" in plan_text(request(images), found)
     best = changed(base, *found.settings)[0]
     assert changed(best, {"strategy": "fsdp"}) == [], "refused"
 

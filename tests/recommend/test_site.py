@@ -27,7 +27,7 @@ from tests.launch.running import ddl
 from tests.launch.stand_ins import StandIns
 from tests.pictures import write_pictures
 
-LINES = "use       PyTorch-DDP with the loader turbo\nstart     ddl study run FILE\n"
+LINES = "use           PyTorch-DDP, turbo\nstart         ddl study run FILE\n"
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_a_job_searches_on_its_node(tmp_path: Path, localtest: EmulatedSlurm) ->
     assert f"job {job}, submitted " in ddl(*words, status=0).output
     wait_for(lambda: job not in (slurm_cli.queue() or {}), "the job's end", PATIENCE_S)
     answer = ddl(*words, status=0).output
-    assert re.search(r"^use +\S.* with the loader ", answer, re.MULTILINE)
+    assert re.search(r"^use +\S.*, \d+ ranks?", answer, re.MULTILINE)
     (nodes,) = re.findall(r"(\S+_nodes\.yaml)", answer)
     assert {one.nodes for one in Study.load(Path(nodes)).expand()} == {1, 2, 4}
     # A local search: its ranks are no steps, and their epochs alternate.
