@@ -82,14 +82,12 @@ class Request:
 class Advice:
     """An answer: the advised option, and whether its whole range meets all limits (`certain`).
 
-    ``eligible`` options violate no limit and, without a limit on accuracy, are within a percentage
-    point of the best one. ``equal`` are other options on as many ranks whose range of time contains
-    the advised time. ``loss_from`` is the batch from which on the paper lost accuracy.
+    ``equal`` are other options on as many ranks whose range of time contains the advised time.
+    ``loss_from`` is the batch from which on the paper lost accuracy.
     """
 
     request: Request
     options: Sequence[Option]
-    eligible: Sequence[Option]
     advised: Option
     certain: bool
     equal: Sequence[Option]
@@ -115,13 +113,7 @@ def advise(request: Request, tree: Tree) -> Advice:
     found = [
         option
         for one in usable
-        for option in options(
-            one,
-            request.sizes,
-            machine.ranks_per_node or one.spec.gpus_per_node,
-            *training,
-            accuracy,
-        )
+        for option in options(one, request.sizes, machine.ranks_per_node, *training, accuracy)
     ]
     _check(request, found, usable)
     return _decide(request, found, accuracy)
@@ -181,7 +173,7 @@ def _decide(request: Request, found: Sequence[Option], accuracy: Accuracy | None
     same = [one for one in able if one.ranks == advised.ranks and one is not advised]
     value = advised.deadline.value
     equal = [one for one in same if one.deadline.low <= value <= one.deadline.high]
-    return Advice(request, found, able, advised, bool(safe), equal, accuracy, loss_from)
+    return Advice(request, found, advised, bool(safe), equal, accuracy, loss_from)
 
 
 def _best(pool: Sequence[Option], limits: Limits, loss_from: int) -> Option:

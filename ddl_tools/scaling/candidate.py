@@ -1,4 +1,4 @@
-"""What may be trained where: machines, candidates of known throughput, and checks of numbers."""
+"""What may be trained where: machines, and candidates of known throughput."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,10 +116,3 @@ def positive(**values: ArrayLike) -> None:
     for name, value in values.items():
         if not (np.asarray(value, float) > 0).all():
             raise SpecError(f"{name}={value!r} has to be above 0")
-
-
-def at_least(least: float, **values: ArrayLike) -> None:
-    """Raise a SpecError that names the first value that is below `least`."""
-    for name, value in values.items():
-        if not (np.asarray(value, float) >= least).all():
-            raise SpecError(f"{name}={value!r} has to be at least {least:g}")

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_tools.emulation.layers import BYTES, Layer, layers, paced_layers
-from ddl_tools.scaling.candidate import at_least, positive
+from ddl_tools.scaling.candidate import positive
 
 Values = NDArray[np.float64]
 
@@ -46,7 +46,6 @@ class Network:
     def __post_init__(self) -> None:
         positive(bandwidth=self.bandwidth, inside_bandwidth=self.inside_bandwidth)
         positive(gpus_per_node=self.gpus_per_node)
-        at_least(0, latency_s=self.latency_s, inside_latency_s=self.inside_latency_s)
 
     def nodes(self, ranks: ArrayLike) -> Values:
         """Return the number of nodes that ranks fill."""
@@ -55,8 +54,7 @@ class Network:
 
 def all_reduce(nbytes: ArrayLike, ranks: ArrayLike, network: Network) -> Values:
     """Return the seconds of one all-reduce, for any shapes that broadcast; 0 for one rank."""
-    at_least(1, ranks=ranks)
-    at_least(0, nbytes=nbytes)
+    positive(ranks=ranks)
     if network.algorithm == "ring":
         return ring(nbytes, ranks, network)
     if network.algorithm == "tree":
@@ -199,8 +197,7 @@ def exposed_s(
 
     One rank computes `compute_s` seconds in a step; `ranks` has shape (R,), or is one number.
     """
-    positive(compute_s=compute_s, backward_share=backward_share)
-    at_least(1, ranks=ranks)
+    positive(compute_s=compute_s, backward_share=backward_share, ranks=ranks)
     backward, sent = compute_s * backward_share, messages(exchange)
     ready, nbytes = np.array(sent, float).reshape(-1, 2).T[::-1]
 
