@@ -8,7 +8,7 @@ from ddl_core.registry import title
 from ddl_tools.estimate import Estimate
 from ddl_tools.markdown import aligned, plain
 from ddl_tools.names import plural
-from ddl_tools.scaling.accuracy import MARGIN
+from ddl_tools.scaling.accuracy import MARGIN, paper_loss
 from ddl_tools.scaling.advise import SAME_COST, UNITS, Advice, risks_accuracy
 from ddl_tools.scaling.options import Option
 from ddl_tools.scaling.paper import ACCURACY_MODEL
@@ -16,8 +16,13 @@ from ddl_tools.scaling.paper import ACCURACY_MODEL
 Row = dict[str, object]
 
 TEMPLATE = Path(__file__).with_name("advice.j2")
-WORDS = {"plural": plural, "some": some}
-"""Functions that the lines of an answer call."""
+WORDS = {
+    "plural": plural,
+    "some": some,
+    "paper_loss": paper_loss,
+    "accuracy_model": title("model", ACCURACY_MODEL),
+}
+"""Functions and names in the lines of an answer."""
 _NAMES = {"deadline": "time", "node_hours": "cost", "accuracy": "accuracy"}
 _HEAD = "configuration ranks nodes batch hours node-hours accuracy_% limits extrapolated"
 
@@ -66,7 +71,6 @@ def text(advice: Advice) -> str:
         uncertain=_uncertain(advice),
         lost=_lost(advice),
         risky=risks_accuracy(one, advice.loss_from),
-        accuracy_model=title("model", ACCURACY_MODEL),
         same_cost=f"{100 * SAME_COST:g}",
         table=table(advice),
     )
