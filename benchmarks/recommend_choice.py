@@ -18,8 +18,8 @@ from benchmarks.interleaved import interval, shown, stored
 from ddl_tools.estimate import Estimate
 from ddl_tools.recommend import plan
 from ddl_tools.recommend.answer import Answer
-from ddl_tools.recommend.candidates import Request, change
 from ddl_tools.recommend.search import Search
+from ddl_tools.recommend.search_space import Request, change
 from ddl_tools.records.paths import PROJECT, Tree
 
 FOLDER = PROJECT / "build" / "recommend_choice"

@@ -35,9 +35,9 @@ from ddl_core.errors import SpecError
 from ddl_tools.analysis.estimates import LEVEL
 from ddl_tools.launch.interactive import one_run_per_process
 from ddl_tools.launch.interleave import group_sizes
-from ddl_tools.recommend.candidates import EPOCH_S
 from ddl_tools.recommend.plan import Known, Verdict, is_part, ranking, search, verdict
 from ddl_tools.recommend.search import CACHED, UNSURE
+from ddl_tools.recommend.search_space import EPOCH_S
 from ddl_tools.records.paths import PROJECT
 
 SEED = 20261128

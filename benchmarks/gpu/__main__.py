@@ -109,8 +109,8 @@ def recommend(asked: argparse.Namespace) -> int:
 
 def search(tree: Tree, device: str, minutes: float) -> "Search":
     """Return the search of `ddl recommend` on this machine; on the CPU, of a small network."""
-    from ddl_tools.recommend.candidates import Request
     from ddl_tools.recommend.search import Search
+    from ddl_tools.recommend.search_space import Request
 
     small = {"model": "resnet8", "image_size": 64, "workers": (1,)}
     what: dict[str, Any] = {"model": "resnet50"} if device == "cuda" else small

@@ -86,8 +86,8 @@ def recommend(
     """
     from ddl_tools.launch.slurm.script import JobPlan
     from ddl_tools.recommend.answer import Answer
-    from ddl_tools.recommend.candidates import Request, plan_text
     from ddl_tools.recommend.search import Search
+    from ddl_tools.recommend.search_space import Request, plan_text
     from ddl_tools.recommend.site import SiteSearch
 
     if not site_name and (account or partition or max_node_hours is not None):

@@ -21,9 +21,9 @@ from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.launch.report import write_study_page
 from ddl_tools.markdown import plain
 from ddl_tools.recommend import plan
-from ddl_tools.recommend.candidates import change, named, settings
 from ddl_tools.recommend.plan import STARTS, Verdict
 from ddl_tools.recommend.search import Search, first
+from ddl_tools.recommend.search_space import change, named, settings
 from ddl_tools.records import agreement
 from ddl_tools.records.ledger import read_study
 from ddl_tools.records.paths import Tree, results_words

@@ -26,15 +26,15 @@ from ddl_tools.launch.screen import follow
 from ddl_tools.launch.study import plan_run, run_study
 from ddl_tools.processes import stoppable
 from ddl_tools.recommend import plan
-from ddl_tools.recommend.candidates import (
+from ddl_tools.recommend.load import Load
+from ddl_tools.recommend.plan import Known, Space
+from ddl_tools.recommend.search_space import (
     Request,
     change,
     epoch_size,
     search_name,
     space,
 )
-from ddl_tools.recommend.load import Load
-from ddl_tools.recommend.plan import Known, Space
 from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.ledger import Entry, ledger, read_study, write_study
 from ddl_tools.records.paths import Tree

@@ -17,9 +17,9 @@ from ddl_tools.recommend.answer import (
     write_study_file,
     written,
 )
-from ddl_tools.recommend.candidates import Request, change, named, settings, space
 from ddl_tools.recommend.plan import Verdict
 from ddl_tools.recommend.search import Search, _name, study_of
+from ddl_tools.recommend.search_space import Request, change, named, settings, space
 from ddl_tools.records.paths import Tree, results
 from ddl_tools.scaling.candidate import Candidate
 from ddl_tools.scaling.options import options

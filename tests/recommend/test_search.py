@@ -15,11 +15,11 @@ import pytest
 from ddl_core.errors import DataError, LaunchError
 from ddl_core.registry import LOADERS, MODELS, STRATEGIES, Entry
 from ddl_tools.launch.local_ranks import SERVER
-from ddl_tools.recommend import candidates, plan
+from ddl_tools.recommend import plan, search_space
 from ddl_tools.recommend.answer import Answer, answer_file
-from ddl_tools.recommend.candidates import Request
 from ddl_tools.recommend.plan import Verdict
 from ddl_tools.recommend.search import Search
+from ddl_tools.recommend.search_space import Request
 from ddl_tools.records.ledger import ledger, read_study
 from ddl_tools.records.paths import Tree, results
 from ddl_tools.study import Study
@@ -100,8 +100,8 @@ def slow_things(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setitem(table, name, Entry(f"slow_things:{code}"))
         others = [name for name in LOADERS if name not in ("native", "quick_loader")]
         others += [name for name in STRATEGIES if name not in ("ddp", "slow_strategy")]
-        patch.setattr(candidates, "NO_CANDIDATES", others)
-        patch.setattr(candidates, "EPOCH_S", {"cpu": 0.3})
+        patch.setattr(search_space, "NO_CANDIDATES", others)
+        patch.setattr(search_space, "EPOCH_S", {"cpu": 0.3})
         patch.setattr(plan, "DISTURBED", 1.0)  # other tests may be at work
         patch.setattr(plan, "AGAIN", 1.0)  # and slow the parts
         yield

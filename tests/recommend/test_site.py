@@ -18,7 +18,7 @@ from ddl_tools.launch.local_ranks import SERVER
 from ddl_tools.launch.measuring import HELD
 from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.recommend.answer import answer_file, training_file, write_study_file
-from ddl_tools.recommend.candidates import Request
+from ddl_tools.recommend.search_space import Request
 from ddl_tools.recommend.site import SiteSearch, nodes_study
 from ddl_tools.records.paths import SITES, results
 from ddl_tools.study import Study

@@ -7,8 +7,9 @@ import pytest
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_tools.gpus import Listed
 from ddl_tools.launch.slurm.site import find_site
-from ddl_tools.recommend import candidates
-from ddl_tools.recommend.candidates import (
+from ddl_tools.recommend import search_space
+from ddl_tools.recommend.plan import changed
+from ddl_tools.recommend.search_space import (
     Request,
     change,
     epoch_size,
@@ -16,7 +17,6 @@ from ddl_tools.recommend.candidates import (
     site_space,
     space,
 )
-from ddl_tools.recommend.plan import changed
 from ddl_tools.scaling import candidate
 from tests.pictures import CLASSES, write_pictures
 
@@ -32,12 +32,12 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_machine(monkeypatch: pytest.MonkeyPatch, cores: int, devices: int = 0) -> None:
-    found = candidates.host() | {"cpu_cores": cores}
+    found = search_space.host() | {"cpu_cores": cores}
     listed = Listed("550", ("A100",) * devices) if devices else None
-    for module in (candidates, candidate):
+    for module in (search_space, candidate):
         monkeypatch.setattr(module, "host", lambda: found)
-    monkeypatch.setattr(candidates.gpus, "listed", lambda: listed)
-    monkeypatch.setattr(candidates.gpus, "capability", lambda: (8, 0))
+    monkeypatch.setattr(search_space.gpus, "listed", lambda: listed)
+    monkeypatch.setattr(search_space.gpus, "capability", lambda: (8, 0))
 
 
 def request(folder: Path, **others) -> Request:
@@ -77,7 +77,7 @@ def test_one_rank_compares_no_strategies(images: Path, monkeypatch: pytest.Monke
 
 def test_gpus_bring_their_settings(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_machine(monkeypatch, 16, devices=2)
-    monkeypatch.setattr(candidates.registry, "require", lambda kind, name: None)
+    monkeypatch.setattr(search_space.registry, "require", lambda kind, name: None)
     found = space(request(images, batch=4))
     base = found.default
     assert (base.device, base.world_size, base.precision) == ("cuda", 2, "torch")
@@ -93,7 +93,7 @@ def test_gpus_bring_their_settings(images: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_site_has_its_gpus_and_loaders(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates.registry, "require", lambda kind, name: None)
+    monkeypatch.setattr(search_space.registry, "require", lambda kind, name: None)
     for name, dali in (("generic", True), ("frontier", False)):
         machine = find_site(name)
         found = site_space(request(images), machine)
@@ -106,7 +106,7 @@ def test_a_gpu_without_bfloat16_trains_in_fp16(
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_machine(monkeypatch, 16, devices=1)
-    monkeypatch.setattr(candidates.gpus, "capability", lambda: (7, 0))
+    monkeypatch.setattr(search_space.gpus, "capability", lambda: (7, 0))
     assert space(request(images)).settings == [{"precision": "fp16", "channels_last": True}]
 
 
@@ -121,14 +121,14 @@ def test_precision_and_largest_batch_can_be_chosen(
 
 
 def test_a_missing_framework_is_named(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require = candidates.registry.require
+    require = search_space.registry.require
 
     def without(kind: str, name: str) -> None:
         if name == "deepspeed":
             raise NotInstalledError("strategy 'deepspeed' needs a package; make env")
         require(kind, name)
 
-    monkeypatch.setattr(candidates.registry, "require", without)
+    monkeypatch.setattr(search_space.registry, "require", without)
     found = space(request(images))
     assert "deepspeed" not in found.strategies
     assert any(one.startswith("DeepSpeed: ") for one in found.missing)
