@@ -12,13 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from ddl_tools.recommend.candidates import Request, Space
 from ddl_tools.recommend.race import Observation, Race, race
 
 from benchmarks.machine import EPOCHS, Machine, loading_of, training_of
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, SpecError
 from ddl_tools.recommend import search as module
-from ddl_tools.recommend.candidates import Request, Space
 from ddl_tools.recommend.search import PILOT_STEPS, START_S, Search, first
 from ddl_tools.records.paths import Tree
 
