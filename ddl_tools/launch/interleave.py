@@ -51,11 +51,11 @@ Submit = Callable[[Path], LocalJob]
 
 
 @dataclass
-class ActiveRun:
-    """One run of a block."""
+class InterleavedJob:
+    """One run of a block, and what its ranks wait for."""
 
     entry: Entry
-    job: LocalJob
+    local: LocalJob
     requests: dict[int, Connection] = field(default_factory=dict)  # by rank; those that wait now
     last: bool = False  # there is no window to come
     leader: psutil.Process | None = None  # of its ranks, once one has asked
@@ -97,9 +97,9 @@ class SlotServer:
         self._socket.listen(1024)
         self._ranks: list[Connection] = []
 
-    def receive(self, runs: dict[str, ActiveRun]) -> None:
+    def receive(self, jobs: dict[str, InterleavedJob]) -> None:
         """Wait a while for ranks that ask and runs that end; stop a run all of whose ranks ask."""
-        ends = [run.job.sentinel for run in runs.values() if not run.job.ended]
+        ends = [job.local.sentinel for job in jobs.values() if not job.local.ended]
         for ready in wait([self._socket, *self._ranks, *ends], SHOW_EVERY_S):
             if ready is self._socket:
                 self._ranks.append(Connection(self._socket.accept()[0].detach()))
@@ -113,13 +113,13 @@ class SlotServer:
                 ready.close()
                 self._ranks.remove(ready)
                 continue
-            run = runs[asks["run"]]
-            run.requests[asks["rank"]], run.last = ready, asks["last"]
-            if run.leader is None:
+            job = jobs[asks["run"]]
+            job.requests[asks["rank"]], job.last = ready, asks["last"]
+            if job.leader is None:
                 with suppress(psutil.NoSuchProcess):
-                    run.leader = psutil.Process(int(asks["leader"]))
-            if run.waits:  # some frameworks have threads that are at work between windows
-                run.freeze()
+                    job.leader = psutil.Process(int(asks["leader"]))
+            if job.waits:  # some frameworks have threads that are at work between windows
+                job.freeze()
 
     def __enter__(self) -> Self:
         os.environ[INTERLEAVED] = self.address
@@ -189,7 +189,7 @@ class Block:
         self._submit, self._shown, self._names = submit, shown, names
         self._done = done  # epochs of blocks before
         self._shown_at = 0.0
-        self._runs: dict[str, ActiveRun] = {}
+        self._jobs: dict[str, InterleavedJob] = {}
         self._where = ""
         self.name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
 
@@ -200,24 +200,24 @@ class Block:
             begun = self._begin(entries, server)
             self._shown.restart_clock(self._done_now())
             number = 0
-            while measuring := [run for run in self._alive() if not run.last]:
+            while measuring := [job for job in self._alive() if not job.last]:
                 self._report_ends()
                 self._where = f"round {number + 1}"
                 # In a drawn order, so that a drift favours no run.
                 random.Random(f"{self.name} {number}").shuffle(measuring)
-                for place, run in enumerate(measuring):
+                for place, job in enumerate(measuring):
                     slot = Slot(block=self.name, reference=entries[0].spec.run_id,
                                 round=number, place=place)  # fmt: skip
-                    run.release(slot)
-                    self._wait_for(run, server)
+                    job.release(slot)
+                    self._wait_for(job, server)
                 number += 1
             self._where = "evaluating"
-            for run in self._alive():
-                run.release(None)
-                while not run.job.ended:
-                    server.receive(self._runs)
-                    self._show(run)
-                self._report_end(run)
+            for job in self._alive():
+                job.release(None)
+                while not job.local.ended:
+                    server.receive(self._jobs)
+                    self._show(job)
+                self._report_end(job)
             self._report_ends()
         return entries[begun:]
 
@@ -242,29 +242,29 @@ class Block:
 
         A run that turns out to find no memory is ended, with those after it.
         """
-        runs: list[ActiveRun | None] = []
+        jobs: list[InterleavedJob | None] = []
         self._where = f"starting {group[0].spec.run_id}" if group else ""
         for item in group:
             try:
-                job = self._submit(item.directory)
+                local = self._submit(item.directory)
             except DDLError as error:
                 self._shown.say(f"failed     {self._names[item.spec.run_id]}: {error}")
-                runs.append(None)
+                jobs.append(None)
                 continue
-            run = self._runs[str(job.run_dir)] = ActiveRun(item, job)
-            runs.append(run)
-        ready = [run for run in runs if run]
+            job = self._jobs[str(local.run_dir)] = InterleavedJob(item, local)
+            jobs.append(job)
+        ready = [job for job in jobs if job]
         if len(ready) > 1:
             self._where = f"starting {len(ready)} runs"
-        for run in ready:
-            self._wait_for(run, server)
-        for number, one in enumerate(runs):
-            if one is None or one.job.ended:
+        for job in ready:
+            self._wait_for(job, server)
+        for number, one in enumerate(jobs):
+            if one is None or one.local.ended:
                 continue
             spec = one.entry.spec
             held = processes.memory_bytes(one.family())
             if not memory.fits([spec], held) and number:
-                self._drop([run for run in runs[number:] if run])
+                self._drop([job for job in jobs[number:] if job])
                 return number
             self._where = f"starting {spec.run_id}"
             one.release(None)
@@ -272,52 +272,52 @@ class Block:
             memory.learn(spec, one.family())
         return len(group)
 
-    def _drop(self, runs: list[ActiveRun]) -> None:
+    def _drop(self, jobs: list[InterleavedJob]) -> None:
         """End runs that have only got ready: a later block starts them again."""
-        for run in runs:
-            subreaper.thaw(run.stopped)
-        cancel_all([run.job for run in runs])
-        for run in runs:
-            del self._runs[str(run.job.run_dir)]
+        for job in jobs:
+            subreaper.thaw(job.stopped)
+        cancel_all([job.local for job in jobs])
+        for job in jobs:
+            del self._jobs[str(job.local.run_dir)]
 
-    def _wait_for(self, run: ActiveRun, server: SlotServer) -> None:
+    def _wait_for(self, job: InterleavedJob, server: SlotServer) -> None:
         """Wait until a run asks to go on, or has ended."""
-        while not (run.waits or run.job.ended):
-            server.receive(self._runs)
-            self._show(run)
+        while not (job.waits or job.local.ended):
+            server.receive(self._jobs)
+            self._show(job)
 
-    def _alive(self) -> list[ActiveRun]:
-        return [run for run in self._runs.values() if not run.job.ended]
+    def _alive(self) -> list[InterleavedJob]:
+        return [job for job in self._jobs.values() if not job.local.ended]
 
-    def _show(self, run: ActiveRun) -> None:
+    def _show(self, job: InterleavedJob) -> None:
         """Show now and then how far all runs are: looking takes processor time."""
         if time.monotonic() - self._shown_at < SHOW_EVERY_S:
             return
         self._shown_at = time.monotonic()
-        self._shown.show(self._done_now(), self._where, read_progress(run.job.run_dir))
+        self._shown.show(self._done_now(), self._where, read_progress(job.local.run_dir))
 
     def _done_now(self) -> float:
         """Return how many epochs are done, as progress bars count them."""
         shares = (
-            run.entry.spec.epochs
-            * (1 if run.job.ended else fraction(read_progress(run.job.run_dir)))
-            for run in self._runs.values()
+            job.entry.spec.epochs
+            * (1 if job.local.ended else fraction(read_progress(job.local.run_dir)))
+            for job in self._jobs.values()
         )
         return self._done + sum(shares)
 
     def _report_ends(self) -> None:
         """Say how those runs ended that have ended since."""
-        for run in self._runs.values():
-            if run.job.ended and not run.reported:
-                self._report_end(run)
+        for job in self._jobs.values():
+            if job.local.ended and not job.reported:
+                self._report_end(job)
 
-    def _report_end(self, run: ActiveRun) -> None:
-        run.reported = True
+    def _report_end(self, job: InterleavedJob) -> None:
+        job.reported = True
         try:
-            run.job.wait()
-            self._shown.say(f"completed  {self._names[run.entry.spec.run_id]}")
+            job.local.wait()
+            self._shown.say(f"completed  {self._names[job.entry.spec.run_id]}")
         except DDLError as error:
-            self._shown.say(f"failed     {self._names[run.entry.spec.run_id]}: {error}")
+            self._shown.say(f"failed     {self._names[job.entry.spec.run_id]}: {error}")
 
     @contextmanager
     def _ended_together(self) -> Iterator[None]:
@@ -326,9 +326,9 @@ class Block:
             yield
         except BaseException:
             with processes.undisturbed():
-                for run in self._alive():
-                    subreaper.thaw(run.stopped)
-                cancel_all([run.job for run in self._alive()])
+                for job in self._alive():
+                    subreaper.thaw(job.stopped)
+                cancel_all([job.local for job in self._alive()])
             raise
 
 

@@ -59,15 +59,15 @@ def test_each_round_has_a_window_of_each_run_while_the_others_stand_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     states: dict[bool, list[str]] = {True: [], False: []}  # of the run that measures, and others
-    release = interleave.ActiveRun.release
+    release = interleave.InterleavedJob.release
 
-    def look(run: interleave.ActiveRun, slot: Slot | None) -> None:
-        release(run, slot)
+    def look(job: interleave.InterleavedJob, slot: Slot | None) -> None:
+        release(job, slot)
         for item in entries if slot else ():
-            own = item.directory == run.job.run_dir
+            own = item.directory == job.local.run_dir
             states[own] += [one.status() for one in processes_of(item.directory) if _is_rank(one)]
 
-    monkeypatch.setattr(interleave.ActiveRun, "release", look)
+    monkeypatch.setattr(interleave.InterleavedJob, "release", look)
     small = study()
     entries = ledger(small, results())
     entries = run_study(small, results(), progress=False)
@@ -109,20 +109,20 @@ def test_runs_get_ready_together_as_far_as_the_cores_reach() -> None:
     assert interleave.group_sizes([], cores=8) == []
 
 
-Look = Callable[[interleave.ActiveRun, Slot | None], None]
+Look = Callable[[interleave.InterleavedJob, Slot | None], None]
 
 
 @pytest.fixture
 def on_release(monkeypatch: pytest.MonkeyPatch) -> Callable[[Look], None]:
     """Return how to call a function each time before a run may go on."""
-    release = interleave.ActiveRun.release
+    release = interleave.InterleavedJob.release
 
     def install(look: Look) -> None:
-        def both(run: interleave.ActiveRun, slot: Slot | None) -> None:
-            look(run, slot)
-            release(run, slot)
+        def both(job: interleave.InterleavedJob, slot: Slot | None) -> None:
+            look(job, slot)
+            release(job, slot)
 
-        monkeypatch.setattr(interleave.ActiveRun, "release", both)
+        monkeypatch.setattr(interleave.InterleavedJob, "release", both)
 
     return install
 
@@ -136,15 +136,15 @@ def test_runs_get_ready_together_and_train_their_cold_epochs_in_turn(
     entries = ledger(small, results())
     ready: list[tuple[int, dict[int, int]]] = []  # with each cold epoch: the epochs of all
 
-    def look(run: interleave.ActiveRun, slot: Slot | None) -> None:
-        own = processes_of(run.job.run_dir)
+    def look(job: interleave.InterleavedJob, slot: Slot | None) -> None:
+        own = processes_of(job.local.run_dir)
         alive = [item for item in entries if processes_of(item.directory)]
         ranks = [one for item in alive for one in processes_of(item.directory) if _is_rank(one)]
         assert own
         assert {one.status() for one in ranks} == {psutil.STATUS_STOPPED}
-        if not slot and not read_epochs(run.job.run_dir):
+        if not slot and not read_epochs(job.local.run_dir):
             epochs = {item.spec.classes: len(read_epochs(item.directory)) for item in alive}
-            ready.append((run.entry.spec.classes, epochs))
+            ready.append((job.entry.spec.classes, epochs))
 
     on_release(look)
     entries = run_study(small, results(), progress=False)
@@ -162,8 +162,8 @@ def test_a_run_that_is_killed_as_it_gets_ready_fails_alone(
     small = study()
     doomed = ledger(small, results())[0].directory
 
-    def kill(run: interleave.ActiveRun, slot: Slot | None) -> None:
-        for process in processes_of(doomed) if run.job.run_dir == doomed else ():
+    def kill(job: interleave.InterleavedJob, slot: Slot | None) -> None:
+        for process in processes_of(doomed) if job.local.run_dir == doomed else ():
             if _is_rank(process):
                 with suppress(psutil.NoSuchProcess):  # it went with another one
                     process.kill()
@@ -207,10 +207,12 @@ def test_an_interrupt_while_runs_get_ready_leaves_none(monkeypatch: pytest.Monke
     folders = [item.directory for item in ledger(small, results())]
     receive = interleave.SlotServer.receive
 
-    def interrupted(server: interleave.SlotServer, runs: dict[str, interleave.ActiveRun]) -> None:
-        if len(runs) == len(folders) and all(map(processes_of, folders)):
+    def interrupted(
+        server: interleave.SlotServer, jobs: dict[str, interleave.InterleavedJob]
+    ) -> None:
+        if len(jobs) == len(folders) and all(map(processes_of, folders)):
             raise KeyboardInterrupt
-        receive(server, runs)
+        receive(server, jobs)
 
     monkeypatch.setattr(interleave.SlotServer, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -222,22 +224,22 @@ def test_an_interrupt_while_runs_get_ready_leaves_none(monkeypatch: pytest.Monke
 @pytest.mark.multiprocess
 @pytest.mark.extended
 def test_a_killed_run_fails_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    release, killed = interleave.ActiveRun.release, []
+    release, killed = interleave.InterleavedJob.release, []
 
-    def kill(run: interleave.ActiveRun, slot: Slot | None) -> None:
-        if slot and slot.round == 1 and run.entry.spec.classes == 3:
-            killed.extend(one for one in processes_of(run.job.run_dir) if _is_rank(one))
+    def kill(job: interleave.InterleavedJob, slot: Slot | None) -> None:
+        if slot and slot.round == 1 and job.entry.spec.classes == 3:
+            killed.extend(one for one in processes_of(job.local.run_dir) if _is_rank(one))
             for process in killed:
                 with suppress(psutil.NoSuchProcess):  # it went with another one
                     process.kill()
-        release(run, slot)
+        release(job, slot)
 
-    monkeypatch.setattr(interleave.ActiveRun, "release", kill)
+    monkeypatch.setattr(interleave.InterleavedJob, "release", kill)
     entries = run_study(study(), results(), progress=False)
     assert [item.state for item in entries] == ["failed", "completed", "completed"]
     assert killed
     assert entries[0].category == "killed"
-    monkeypatch.setattr(interleave.ActiveRun, "release", release)
+    monkeypatch.setattr(interleave.InterleavedJob, "release", release)
     again = run_study(study(), results(), progress=False, retry_failed=True)
     # It is compared with a run of the reference beside it, and not with one long ago.
     assert [item.state for item in again] == ["completed"] * 4
