@@ -27,7 +27,8 @@ from benchmarks.interleaved import stored
 from ddl_core.errors import LaunchError
 from ddl_tools.cli import main as ddl
 from ddl_tools.emulation.local_slurm import EmulatedSlurm, running
-from ddl_tools.launch.slurm import reconcile, slurm_cli
+from ddl_tools.launch.slurm import slurm_cli
+from ddl_tools.launch.study import read_runs
 from ddl_tools.processes import stoppable
 from ddl_tools.records.ledger import Entry, ledger
 from ddl_tools.records.paths import RunFiles, Tree
@@ -180,7 +181,7 @@ def play(
     next_fault = time.monotonic() + chance.uniform(*PAUSE_S)
     mend_at = 0.0
     while True:
-        entries = reconcile.with_queue(ledger(asked, tree), slurm_cli.queue())
+        entries = read_runs(asked, tree, slurm_cli.queue)
         watch_completed(entries, outcome)
         if all(item.state == "completed" for item in entries):
             faults.mend(cluster)

@@ -63,10 +63,9 @@ def submit_command(
     from ddl_tools.launch.plan_notes import prefixes
     from ddl_tools.launch.slurm import expected
     from ddl_tools.launch.slurm import submit as core
-    from ddl_tools.launch.slurm.reconcile import read_runs
     from ddl_tools.launch.slurm.script import JobPlan, render
     from ddl_tools.launch.slurm.site import find_site
-    from ddl_tools.launch.study import check_data, check_images
+    from ddl_tools.launch.study import check_data, check_images, read_runs
 
     site, asked = find_site(site_name), JobPlan(account, partition, time)
     by_block = by == "block"
@@ -153,8 +152,9 @@ def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_
     """
     from ddl_tools.launch.slurm import reconcile as core
     from ddl_tools.launch.slurm import slurm_cli
+    from ddl_tools.launch.study import read_runs
 
-    entries = core.read_runs(definition, tree, slurm_cli.queue)
+    entries = read_runs(definition, tree, slurm_cli.queue)
     found, names = core.jobs_of(entries, run_ids), named(item.spec for item in entries)
     if not dry_run:
         core.cancel(found)

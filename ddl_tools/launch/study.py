@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
@@ -18,7 +18,9 @@ from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.interleave import Submit, run_interleaved
 from ddl_tools.launch.notebook import LocalJob, cancel_all, submit
 from ddl_tools.launch.screen import Screen, screen
-from ddl_tools.launch.slurm.reconcile import read_runs, settle
+from ddl_tools.launch.slurm import slurm_cli
+from ddl_tools.launch.slurm.reconcile import settle, with_queue
+from ddl_tools.launch.slurm.slurm_cli import Queue
 from ddl_tools.names import Names, named, varying
 from ddl_tools.processes import stoppable
 from ddl_tools.records import agreement
@@ -55,6 +57,22 @@ def find_study(name: str) -> Study:
             f"unknown study {name!r}; choose one of: {', '.join(known)}; or name a .yaml file"
         )
     return Study.load(STUDIES / f"{name}.yaml")
+
+
+def read_runs(
+    study: Study, tree: Tree, ask: Callable[[], Queue | None] | None = None
+) -> list[Entry]:
+    """Return the runs of a study as their records and SLURM's queue have them.
+
+    Each record is read once, then `ask` returns the queue; by default SLURM is asked if a record
+    names a job that has not completed its run.
+    """
+    entries = ledger(study, tree)
+    if ask is None:
+        if not any(item.job_id and item.state != "completed" for item in entries):
+            return entries
+        ask = slurm_cli.queue
+    return with_queue(entries, ask())
 
 
 def pending(entries: list[Entry], retry_failed: bool = False) -> list[Entry]:
@@ -204,7 +222,9 @@ def run_study(
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
     with exclusive(lock, f"study {study.name!r}"), stoppable():
-        entries = settle(read_runs(study, tree))
+        entries = read_runs(study, tree)
+        if any(item.is_lost for item in entries):
+            entries = settle(entries)
         if retry_failed:
             entries = [_without_slurm(item) for item in entries]
         todo = [

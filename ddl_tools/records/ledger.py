@@ -47,6 +47,12 @@ class Entry:
     record: RunRecord | None = None  # where there is one that can be read
     queued: bool | None = None  # whether its job is in the scheduler's queue; None: not asked
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its job has left the queue, and its record does not say why it ended."""
+        unsaid = self.state == "interrupted" and self.job_id is not None and self.category is None
+        return unsaid and self.queued is False
+
 
 def read_study(name: str, tree: Tree) -> Study | None:
     """Return a study as it was planned; None where nobody kept it."""

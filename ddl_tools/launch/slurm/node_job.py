@@ -23,7 +23,7 @@ from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.slurm import script, slurm_cli
 from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.launch.slurm.site import Site, clock, find_site, seconds
-from ddl_tools.launch.slurm.slurm_cli import Queue, QueuedJob
+from ddl_tools.launch.slurm.slurm_cli import Queue, SlurmJob
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.ledger import exclusive
 from ddl_tools.records.paths import SITES, Tree, portable
@@ -219,7 +219,7 @@ class NodeJob(ABC):
             f"  scancel --batch --signal=TERM {job_id}    # ends it with what is known"
         )
 
-    def _show_job(self, state: JobState, job: QueuedJob, show: Show) -> None:
+    def _show_job(self, state: JobState, job: SlurmJob, show: Show) -> None:
         begun = job.state in slurm_cli.RUNNING
         why = f" ({job.reason})" if job.reason and not begun else ""
         said = tail(self.log) if begun else ""
@@ -266,7 +266,7 @@ def distinguish(site_name: str, asked: JobPlan, words: Sequence[str]) -> str:
     return shlex.join([place, asked.partition or "", *words])
 
 
-def _job_of(state: JobState | None, name: str, queue: Queue | None) -> QueuedJob | None:
+def _job_of(state: JobState | None, name: str, queue: Queue | None) -> SlurmJob | None:
     """Return the job of a command, if it is in the queue."""
     job = (queue or {}).get(state.job_id) if state else None
     # Another cluster may have given the number to another job.

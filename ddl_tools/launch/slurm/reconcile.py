@@ -1,6 +1,6 @@
 """Bring records and SLURM's queue together: runs that wait, were cancelled, or ended unheard."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.script import job_name, may_be_of
-from ddl_tools.launch.slurm.slurm_cli import RUNNING, EndedJob, Queue, ended
+from ddl_tools.launch.slurm.slurm_cli import RUNNING, Queue, SlurmJob, ended
 from ddl_tools.records.failures import INTERRUPTIONS, classify
 from ddl_tools.records.ledger import (
     INTERRUPTED,
@@ -18,11 +18,9 @@ from ddl_tools.records.ledger import (
     State,
     entry,
     finish_idle_run,
-    ledger,
 )
-from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Failure, RunRecord
-from ddl_tools.study import Study
 
 BEGUN = ("running", "completed", "failed")  # records of runs that their job has come to
 CANCELLED = Failure.of(INTERRUPTED, "cancelled by `ddl study cancel` before its start")
@@ -31,22 +29,6 @@ CANCELLED = Failure.of(INTERRUPTED, "cancelled by `ddl study cancel` before its 
 def numbers(items: Iterable[Entry]) -> list[str]:
     """Return the jobs of some runs, each once: the runs of a block share one."""
     return list(dict.fromkeys(item.job_id for item in items if item.job_id))
-
-
-def read_runs(
-    study: Study, tree: Tree, ask: Callable[[], Queue | None] | None = None
-) -> list[Entry]:
-    """Return the runs of a study as their records and SLURM's queue have them.
-
-    Each record is read once, then `ask` returns the queue; by default SLURM is asked if a record
-    names a job that has not completed its run.
-    """
-    entries = ledger(study, tree)
-    if ask is None:
-        if not any(item.job_id and item.state != "completed" for item in entries):
-            return entries
-        ask = slurm_cli.queue
-    return with_queue(entries, ask())
 
 
 def with_queue(entries: list[Entry], jobs: Queue | None) -> list[Entry]:
@@ -99,7 +81,7 @@ def settle(entries: list[Entry]) -> list[Entry]:
 
     Without accounting, a job that left a log and began none of its runs has failed.
     """
-    lost = [item for item in entries if _is_lost(item)]
+    lost = [item for item in entries if item.is_lost]
     jobs = ended(numbers(lost)) if lost else {}
     begun = {item.job_id for item in entries if item.record and item.record.status in BEGUN}
     for item in lost:
@@ -111,19 +93,13 @@ def settle(entries: list[Entry]) -> list[Entry]:
     return [_renewed(item) if item in lost else item for item in entries]
 
 
-def _is_lost(item: Entry) -> bool:
-    """Say whether a run has a job that is gone, and a record that does not say why it ended."""
-    unsaid = item.state == "interrupted" and item.job_id is not None and item.category is None
-    return unsaid and item.queued is False
-
-
 def _renewed(item: Entry) -> Entry:
     """Return what the record says now, unless that still is as before."""
     found = replace(entry(item.spec, item.directory), queued=False)
-    return item if found.state == "submitted" or _is_lost(found) else found
+    return item if found.state == "submitted" or found.is_lost else found
 
 
-def _settle(item: Entry, job: EndedJob | None, begun: bool) -> None:
+def _settle(item: Entry, job: SlurmJob | None, begun: bool) -> None:
     """Let the record say why a run ended, or did not begin, in a job that had `begun` or not.
 
     `job` is None without accounting: only a run that did not begin is then settled.

@@ -24,15 +24,16 @@ FINAL = frozenset(
 
 
 @dataclass(frozen=True)
-class QueuedJob:
-    """A job that SLURM has not finished with."""
+class SlurmJob:
+    """A job as SLURM has it, in its queue or ended."""
 
     name: str
     state: str
-    reason: str
+    reason: str = ""  # for waiting
+    exit_code: int | None = None  # of its script, once ended; negative where a signal ended it
 
 
-Queue = dict[str, QueuedJob]
+Queue = dict[str, SlurmJob]
 
 
 def submit(script: Path) -> str:
@@ -50,7 +51,7 @@ def queue() -> Queue | None:
     found: Queue = {}
     for line in call("squeue", "--me", "--noheader", f"--format={OURS}").splitlines():
         job_id, name, state, reason = (*line.strip().split("|", 3), "", "", "")[:4]
-        found[job_id] = QueuedJob(name, state, reason)
+        found[job_id] = SlurmJob(name, state, reason)
     return found
 
 
@@ -81,17 +82,7 @@ def call(program: str, *arguments: str) -> str:
         raise LaunchError(f"{program} {' '.join(arguments)}: {said}") from None
 
 
-@dataclass(frozen=True)
-class EndedJob:
-    """A job that SLURM has finished with."""
-
-    name: str
-    state: str
-    exit_code: int
-    """Of its script; negative where a signal ended it."""
-
-
-def ended(job_ids: Sequence[str]) -> dict[str, EndedJob] | None:
+def ended(job_ids: Sequence[str]) -> dict[str, SlurmJob] | None:
     """Return, by number, those of some jobs that have ended; None where no accounting answers."""
     chosen = ("--allocations", "--jobs", ",".join(job_ids))
     try:
@@ -103,7 +94,7 @@ def ended(job_ids: Sequence[str]) -> dict[str, EndedJob] | None:
         job_id, name, state, exit_code = (*row.split("|"), "", "", "")[:4]
         last = state.partition(" ")[0]  # "CANCELLED by 17" also says who did it
         if last in FINAL:
-            found[job_id] = EndedJob(name, last, _status(exit_code))
+            found[job_id] = SlurmJob(name, last, exit_code=_status(exit_code))
     return found
 
 

@@ -12,10 +12,10 @@ from ddl_core.errors import LaunchError, RecordError
 from ddl_core.files import cannot_write
 from ddl_tools.launch import preflight
 from ddl_tools.launch.slurm import slurm_cli
-from ddl_tools.launch.slurm.reconcile import read_runs, settle
+from ddl_tools.launch.slurm.reconcile import settle
 from ddl_tools.launch.slurm.script import JobPlan, block_name, render
 from ddl_tools.launch.slurm.site import Site
-from ddl_tools.launch.study import check_data, pending, write_plans
+from ddl_tools.launch.study import check_data, pending, read_runs, write_plans
 from ddl_tools.names import describe, label, plural
 from ddl_tools.processes import uninterrupted
 from ddl_tools.records.identity import SERIES

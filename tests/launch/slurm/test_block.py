@@ -14,7 +14,7 @@ from click.testing import Result
 from ddl_tools.launch.slurm.reconcile import settle, with_queue
 from ddl_tools.launch.slurm.script import job_name
 from ddl_tools.launch.slurm.site import find_site
-from ddl_tools.launch.slurm.slurm_cli import Queue, QueuedJob
+from ddl_tools.launch.slurm.slurm_cli import Queue, SlurmJob
 from ddl_tools.launch.slurm.submit import blocks
 from ddl_tools.records.ledger import Entry, entry, ledger, plan
 from ddl_tools.records.paths import RunFiles, results
@@ -45,7 +45,7 @@ def by_block(path: Path, *options: str, status: int = 0) -> Result:
 def queue_of(items: list[Entry], state: str) -> Queue:
     """Return a queue with job 17, that of some runs."""
     name = job_name("small", [item.spec for item in items])
-    return {"17": QueuedJob(name, state, "None")}
+    return {"17": SlurmJob(name, state, "None")}
 
 
 def in_a_job(folder: Path, *states: dict[str, Any]) -> list[Entry]:

@@ -7,7 +7,7 @@ import pytest
 
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import settle, with_queue
-from ddl_tools.launch.slurm.slurm_cli import EndedJob, ended
+from ddl_tools.launch.slurm.slurm_cli import SlurmJob, ended
 from ddl_tools.records.ledger import Entry, entry, exclusive
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Attempt, Status, read_record
@@ -119,8 +119,8 @@ def test_accounting_is_asked_once_for_all(stand_ins: StandIns) -> None:
     rows = "17|ddl-a|CANCELLED by 1000|0:15\n18|ddl-b|TIMEOUT|0:0\n19|ddl-c|RUNNING|0:0\n\n"
     stand_ins.add("sacct", rows)
     assert ended(["17", "18", "19"]) == {
-        "17": EndedJob("ddl-a", "CANCELLED", -15),
-        "18": EndedJob("ddl-b", "TIMEOUT", 0),
+        "17": SlurmJob("ddl-a", "CANCELLED", exit_code=-15),
+        "18": SlurmJob("ddl-b", "TIMEOUT", exit_code=0),
     }
     (call,) = stand_ins.calls("sacct")
     assert call.endswith("--allocations --jobs 17,18,19")

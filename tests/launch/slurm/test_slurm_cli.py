@@ -8,7 +8,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import with_queue
-from ddl_tools.launch.slurm.slurm_cli import QueuedJob
+from ddl_tools.launch.slurm.slurm_cli import SlurmJob
 from ddl_tools.records.ledger import Entry, State
 from tests.launch.stand_ins import StandIns
 
@@ -46,8 +46,8 @@ def test_a_program_that_refuses_hangs_or_is_not_there_is_an_error(
 def test_the_queue_is_read(stand_ins: StandIns) -> None:
     stand_ins.add("squeue", "17|ddl-a|PENDING|Priority\n18|ddl-b|RUNNING|None\n")
     assert slurm_cli.queue() == {
-        "17": QueuedJob("ddl-a", "PENDING", "Priority"),
-        "18": QueuedJob("ddl-b", "RUNNING", "None"),
+        "17": SlurmJob("ddl-a", "PENDING", "Priority"),
+        "18": SlurmJob("ddl-b", "RUNNING", "None"),
     }
     assert stand_ins.calls("squeue") == ["--me --noheader --format=%A|%j|%T|%r"]
 
@@ -63,11 +63,11 @@ def test_the_queue_is_read(stand_ins: StandIns) -> None:
     ],
 )
 def test_the_queue_knows_better(recorded: State, queued: str, state: State) -> None:
-    (found,) = with_queue([item(recorded)], {"17": QueuedJob(NAME, queued, "Priority")})
+    (found,) = with_queue([item(recorded)], {"17": SlurmJob(NAME, queued, "Priority")})
     assert found.state == state
     assert found.reason == ("why" if state == "completed" else f"job 17 {queued} (Priority)")
 
 
 def test_the_number_alone_does_not_make_it_our_job() -> None:
-    (found,) = with_queue([item("submitted")], {"17": QueuedJob("other", "RUNNING", "None")})
+    (found,) = with_queue([item("submitted")], {"17": SlurmJob("other", "RUNNING", "None")})
     assert found.state == "interrupted"
