@@ -72,9 +72,12 @@ class Options(BaseModel):
         """Yield why a run may not have these options beside its other fields."""
         yield from ()
 
-    def simulated(self) -> bool:
-        """Say whether a run simulates nodes on one machine: it measures neither this nor others."""
-        return False
+    def launcher(self, run: "RunSpec") -> Any:
+        """Return what makes the nodes of a run on one machine, as the launcher asks for them.
+
+        None: the run uses machines as they are, and measures them.
+        """
+        return None
 
     def at_default(self) -> list[str]:
         """Return the fields that are at their defaults."""
@@ -299,8 +302,14 @@ class RunSpec(BaseModel):
 
     @property
     def simulated(self) -> bool:
-        """Whether its nodes are simulated on one machine."""
-        return any(one.simulated() for one in self.options())
+        """Whether its nodes are made on one machine, and none of its times is of a cluster."""
+        return self.launcher is not None
+
+    @property
+    def launcher(self) -> Any:
+        """What a plug-in makes its nodes with, if any does."""
+        found = (one.launcher(self) for one in self.options())
+        return next((one for one in found if one is not None), None)
 
     def options(self) -> list[Options]:
         """Return the options of all plug-ins."""

@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_tools.emulation import namespaces
-from ddl_tools.emulation.options import Emulated
 from ddl_tools.processes import imports
 
 PROGRAMS, PACKAGE = ("ip", "tc"), "iproute2"
@@ -66,15 +64,6 @@ class Wiring:
     link_mbit: float
     uplink_mbit: float
 
-    @classmethod
-    def of(cls, spec: RunSpec) -> "Wiring | None":
-        """Return the nodes of a run; None if it is not emulated."""
-        asked = spec.of(Emulated)
-        if not asked.emulated:
-            return None
-        size = spec.strategy, spec.nodes, spec.gpus_per_node
-        return cls(*size, asked.emu_link_mbit, asked.emu_uplink_mbit)
-
 
 @dataclass(frozen=True)
 class Node:
@@ -84,6 +73,11 @@ class Node:
     net: int
     uts: int
     user: tuple[int, int] | None  # ids outside, where the nodes took a user namespace
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables that its ranks need: the link that they use."""
+        return {"GLOO_SOCKET_IFNAME": LINK}
 
     def enter(self) -> None:
         """Move this process, which is to have one thread, into the node, for good."""

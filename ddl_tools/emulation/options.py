@@ -97,6 +97,12 @@ class Emulated(Options):
         yield from without_effect(run, DEPENDENT)
         yield from refused(run, REFUSED)
 
-    def simulated(self) -> bool:
-        """Say whether the run is emulated."""
-        return self.emulated
+    def launcher(self, run: RunSpec) -> Any:
+        """Return the nodes of an emulated run, with their links."""
+        if not self.emulated:
+            return None
+        from ddl_tools.emulation.launcher import EmulatedNodes
+        from ddl_tools.emulation.nodes import Wiring
+
+        size = run.strategy, run.nodes, run.gpus_per_node
+        return EmulatedNodes(Wiring(*size, self.emu_link_mbit, self.emu_uplink_mbit))

@@ -4,13 +4,14 @@ import os
 import shlex
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
-from ddl_tools.emulation.nodes import Wiring
 from ddl_tools.launch import interpreters
 from ddl_tools.processes import KEY, compiled, imports, inherited
 
@@ -47,6 +48,41 @@ class Allocation:
         )
 
 
+class SimulatedNode(Protocol):
+    """A node that the leader of the ranks makes on this machine."""
+
+    @property
+    def address(self) -> str:
+        """Where the node is reached from the others."""
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Variables that its ranks need."""
+
+    def enter(self) -> None:
+        """Move this process into the node, for good."""
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Use the network of the node in a ``with`` block."""
+
+
+class SimulatedNodes(Protocol):
+    """What `Options.launcher` returns: the nodes of a run, which are made on this machine."""
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks of each node."""
+
+    def check(self) -> None:
+        """Check that this machine can make them."""
+
+    def build(self) -> Sequence[SimulatedNode]:
+        """Make them, in a process that has one thread."""
+
+    def prepare(self, made: Sequence[SimulatedNode], logs: Path) -> Sequence[str]:
+        """Do what precedes the ranks; return modules that they import on cores they share."""
+
+
 @dataclass(frozen=True)
 class Command:
     """What starts the ranks of a run."""
@@ -54,12 +90,12 @@ class Command:
     rank: tuple[str, ...]  # words of each rank's command
     ranks: int  # how many of them begin on this machine
     step: tuple[str, ...] = ()  # words of the job step that starts them all, inside a SLURM job
-    wiring: Wiring | None = None  # of emulated nodes
+    simulated: SimulatedNodes | None = None
 
     def __str__(self) -> str:
         if self.step:
             return shlex.join(self.step)
-        nodes = f" on {self.wiring.nodes} emulated nodes" if self.wiring else ""
+        nodes = f" on {self.simulated}" if self.simulated else ""
         return f"{self.ranks} x {shlex.join(self.rank)}{nodes}"
 
 
@@ -71,8 +107,8 @@ def command(spec: RunSpec, worker: str, run_dir: Path, logs: Path) -> Command:
     interpreters.require(spec.framework, spec.strategy)
     python = str(interpreters.python_of(spec.framework))
     rank = [*prefix(spec, logs), python, "-m", worker, str(run_dir)]
-    if wiring := Wiring.of(spec):
-        return Command(tuple(rank), spec.world_size, wiring=wiring)
+    if simulated := spec.launcher:
+        return Command(tuple(rank), spec.world_size, simulated=simulated)
     allocation = Allocation.current()
     words = step(spec, rank, logs, allocation) if allocation else []
     return Command(tuple(rank), spec.gpus_per_node, tuple(words))

@@ -2,8 +2,8 @@
 
 A study has one such server for all its runs; a run outside a study has a server of its own. The
 server forks a leader for each run, which does what torchrun does: it keeps the store where the
-ranks meet, forks the ranks, and ends the others when one fails. The leader of an emulated run also
-makes the nodes.
+ranks meet, forks the ranks, and ends the others when one fails. The leader of a run whose nodes
+are simulated also makes these.
 
 The leader is the ancestor of all that the ranks start, and ends it. What a leader leaves that is
 killed, the server adopts and ends.
@@ -31,16 +31,11 @@ from typing import Any, NoReturn
 import psutil
 
 from ddl_core.errors import LaunchError
-from ddl_core.registry import STRATEGIES
 from ddl_core.system import die_with_parent
 from ddl_tools import processes, subreaper
-from ddl_tools.emulation.counters import write_links
-from ddl_tools.emulation.link_rates import measured_mbit
-from ddl_tools.emulation.nodes import LINK, build
 from ddl_tools.launch.commands import Allocation, Command
 from ddl_tools.launch.diagnose import launcher_log, tail
 from ddl_tools.processes import LEADER, Passing, compiled
-from ddl_tools.records.paths import EmulationFiles
 
 # Address of the server of this process, or of the one that started it.
 SERVER = "DDL_FORK_SERVER"
@@ -228,21 +223,18 @@ class Leader:
         self.request = client.recv()
         self.command: Command = self.request["command"]
         self.logs: Path = self.request["logs"]
-        self.wiring = self.command.wiring
+        self.simulated = self.command.simulated
         _write_output(launcher_log(self.logs), launcher_log(self.logs))
-        self.nodes = build(self.wiring) if self.wiring else []
+        self.nodes = self.simulated.build() if self.simulated else []
 
     def lead(self) -> int:
         """Execute the ranks; return 0 if all ended well."""
         self.pid = os.getpid()
         self.client.send(self.pid)
-        if self.wiring:
-            write_links(EmulationFiles(self.logs), measured_mbit(self.nodes, self.wiring.link_mbit))
+        if self.simulated:
             # Once, what each of many ranks would import on the cores that all of them share. Not
             # for other runs: a framework may look for a GPU, and what has done so must not fork.
-            os.environ["DS_ACCELERATOR"] = "cpu"  # else DeepSpeed looks for others
-            entry = STRATEGIES[self.wiring.strategy]
-            _load((entry.code.split(":")[0], "ddl_tools.emulation.network", *entry.packages))
+            _load(self.simulated.prepare(self.nodes, self.logs))
         with self.nodes[0].entered() if self.nodes else nullcontext():
             address = self.nodes[0].address if self.nodes else LOOPBACK
             # The choice of torch's store would be all interfaces.
@@ -292,13 +284,14 @@ class Leader:
         folder = self.logs / "ranks" / "attempt_0" / str(rank)
         _write_output(folder / "stdout.log", folder / "stderr.log")
         ranks = self.command.ranks
-        per_node = self.wiring.ranks_per_node if self.wiring else ranks
+        per_node = self.simulated.ranks_per_node if self.simulated else ranks
         numbers = {"RANK": rank, "LOCAL_RANK": rank % per_node, "WORLD_SIZE": ranks}
         numbers |= {"LOCAL_WORLD_SIZE": per_node, "MASTER_PORT": port}
         own = {name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": LOOPBACK}
         if self.nodes:
-            self.nodes[rank // per_node].enter()
-            own |= {"MASTER_ADDR": self.nodes[0].address, "GLOO_SOCKET_IFNAME": LINK}
+            node = self.nodes[rank // per_node]
+            node.enter()
+            own |= {"MASTER_ADDR": self.nodes[0].address, **node.variables}
         own |= {LEADER: str(self.pid), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # the leader's
         os.chdir(self.request["folder"])
         os.environ.clear()

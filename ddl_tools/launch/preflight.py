@@ -13,7 +13,6 @@ from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.files import cannot_write
 from ddl_tools import gpus
 from ddl_tools.datasets import PUBLIC_SETS
-from ddl_tools.emulation import nodes
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.processes import caches
 from ddl_tools.records.provenance import available_cores
@@ -29,8 +28,8 @@ def check_run(spec: RunSpec) -> None:
     _check_compiler(spec)
     caches()
     allocation = Allocation.current()
-    if spec.simulated:
-        nodes.check_support()  # its ranks share whatever cores there are
+    if simulated := spec.launcher:
+        simulated.check()  # its ranks share whatever cores there are
     elif allocation:  # its GPUs and cores were asked for, and granted, with the job
         if spec.nodes > allocation.nodes:
             raise SpecError(
