@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from ddl_core import combinations
+from ddl_core.errors import SpecError
 from tests.core.strategies.conftest import STRATEGIES, on
 from tests.core.strategies.deepspeed_ranks import SLEPT_S
 from tests.core.strategies.two_ranks import (
@@ -15,6 +17,7 @@ from tests.core.strategies.two_ranks import (
     check_resumed,
     check_unfair_is_far,
     left,
+    spec,
     start,
 )
 
@@ -44,6 +47,15 @@ OFTEN = 3
 REPEATED = ["zero2-accumulation=2", "zero0-precision=bf16", "horovod"]
 
 
+def is_allowed(fields: Fields) -> bool:
+    """Return whether a run may have these settings together."""
+    try:
+        combinations.check(spec(**fields), "cpu")
+    except SpecError:
+        return False
+    return True
+
+
 def marked(name: str, setting: Fields, often: bool) -> Any:
     words = (f"{key.removeprefix('deepspeed_')}={value}" for key, value in setting.items())
     title = "-".join([name, *words])
@@ -52,7 +64,12 @@ def marked(name: str, setting: Fields, often: bool) -> Any:
 
 
 CASES = [
-    *(marked(name, one, at < OFTEN) for name in STRATEGIES for at, one in enumerate(SETTINGS)),
+    *(
+        marked(name, one, at < OFTEN)
+        for name, fields in STRATEGIES.items()
+        for at, one in enumerate(SETTINGS)
+        if is_allowed({**fields, **one})
+    ),
     *(marked(name, one, at < OFTEN) for at, (name, one) in enumerate(OF_DEEPSPEED)),
 ]
 
