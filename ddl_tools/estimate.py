@@ -72,6 +72,11 @@ def three_digits(value: float) -> str:
     return f"{float(text):,.0f}" if "e+" in text else text.rstrip(".")
 
 
+def percent(share: float) -> str:
+    """Return a share for people, e.g. ``"12 %"``."""
+    return f"{100 * share:.0f} %".replace("-", "\N{MINUS SIGN}")
+
+
 def _columns(name: str) -> tuple[str, str, str]:
     stem = "" if name == "value" else f"{name}_"
     return name, f"{stem}low", f"{stem}high"

@@ -1,13 +1,13 @@
 """Text that programs write: Markdown of foreign texts, tables, and blocks of a page."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ddl_core.errors import DataError
 from ddl_core.files import replacing
@@ -66,6 +66,15 @@ def page(template: Path, **values: Any) -> str:
 def plain(template: Path, **values: Any) -> str:
     """Return the text that a template makes of `values`, for a terminal or a program."""
     return _environment(template).get_template(template.name).render(**values)
+
+
+def sentences(
+    text: str, show: Callable[[Any], str], filters: Mapping[str, Callable[..., Any]]
+) -> Template:
+    """Return the template that a text is; `show` makes a text of each value."""
+    environment = _environment(Path(__file__), finalize=show)
+    environment.filters |= filters
+    return environment.from_string(text)
 
 
 def _environment(template: Path, **options: Any) -> Environment:

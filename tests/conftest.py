@@ -55,6 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PATHS",
         help="of the tests that are marked extended, only those below these files and folders",
     )
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the files that tests compare their texts with; read the diff of them",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,20 +1,22 @@
 """A question with its answer: points from the tables, a figure of them, sentences and a table."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_tools.analysis.configurations import CONFIGURATION
 from ddl_tools.analysis.paper import Paper
-from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.rows import cell_text
 from ddl_tools.analysis.tables import PROFILE_COLUMNS, WINDOW_COLUMNS, empty_table
 from ddl_tools.study import Study
 
 OF_NO_RUN = "what the paper states"
-MOST_ROWS, MOST_SENTENCES = 10, 3
+MOST_ROWS, MOST_SENTENCES = 10, 4
 LEAST_SIZES = 3  # of a curve that has a figure of its own
 LEAST_SHARE = 0.5  # of the configurations of a figure that answer its question
 
@@ -87,8 +89,8 @@ class Question:
     """The columns of the table, separated by spaces; if empty, all of `rows`."""
     value = ""
     """The heading of the column of this name."""
-    line = ""
-    """The sentence on a row, with the names of columns; on the first two rows and the last."""
+    text = ""
+    """A Jinja template of `facts`: sentences, each after ``- ``; the first one is the title."""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         """Return what the figure shows: a row for each value."""
@@ -106,16 +108,20 @@ class Question:
         """Return the rows of the table, the best first."""
         return points
 
-    def say(self, points: pd.DataFrame) -> list[str]:
-        """Return sentences with numbers, the most important first."""
-        rows = self.rows(points).to_dict("records")
-        texts = [{str(name): cell_text(row, str(name)) for name in row} for row in rows]
-        lines = [self.line.format_map(row) for row in [*texts[:2], *texts[2:][-1:]]]
-        return [line[:1].upper() + line[1:] for line in lines]
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        """Return what the sentences are about: by default the first two rows and the last."""
+        rows = records(usable(self.rows(points)))
+        return {"rows": [*rows[:2], *rows[2:][-1:]]}
 
     def sentences(self, points: pd.DataFrame) -> list[str]:
-        """Return at most three sentences with numbers, from points that hold an answer."""
-        return self.say(points)[:MOST_SENTENCES]
+        """Return at most four sentences with numbers; the first one is the title of the figure."""
+        _, *items = re.split("^- ", captions.say(self.text, **self.facts(points)), flags=re.M)
+        lines = [re.sub(r" ([.,;:)])", r"\1", " ".join(one.split())) for one in items]
+        return [line[:1].upper() + line[1:] for line in lines[:MOST_SENTENCES]]
+
+    def title(self, points: pd.DataFrame) -> str:
+        """Return the first sentence."""
+        return self.sentences(points)[0].removesuffix(".")
 
     def table(self, points: pd.DataFrame) -> pd.DataFrame:
         """Return at most ten rows as texts, numbers with their intervals."""
@@ -162,6 +168,13 @@ def question(name: str) -> Callable[[type[Question]], type[Question]]:
     return register
 
 
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table for a template, in which a missing text is None."""
+    texts = table.select_dtypes(exclude="floating")
+    known = texts.astype(object).where(texts.notna(), None)
+    return table.assign(**{str(name): known[name] for name in known}).to_dict("records")
+
+
 def several_starts(points: pd.DataFrame) -> bool:
     """Say whether any configuration has several starts: without, there is no interval to draw."""
     return bool(points["n"].max() > 1)
@@ -188,3 +201,9 @@ def largest(points: pd.DataFrame, size: str = "world_size") -> pd.DataFrame:
     """Return the rows with a value at the largest size, the largest value first."""
     known = points[points["value"].notna()]
     return known[known[size] == known[size].max()].sort_values("value", ascending=False)
+
+
+def usable(points: pd.DataFrame) -> pd.DataFrame:
+    """Return configurations that one can use: none on synthetic data, unless all are."""
+    reads = points[points["loader"] != "synthetic"] if "loader" in points else points
+    return points if reads.empty else reads

@@ -2,31 +2,52 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from ddl_tools.analysis import estimates
 from ddl_tools.analysis.confirmation import doubtful
-from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.plot import captions
-from ddl_tools.analysis.plot.rows import cell_text
-from ddl_tools.estimate import Estimate, three_digits
-from ddl_tools.names import plural
+from ddl_tools.analysis.plot.captions import word
+from ddl_tools.estimate import Estimate
 
 REFERENCE = "the reference that the study names"
 NEAREST = "of the same network: the configuration that differs least from the reference"
 FEWEST = "no run of a named reference: the first configuration that changes the fewest settings"
 CONTROL = "control"  # no configuration that one can use, see `controls`
-WORDS = {
-    estimates.GREATER: "faster",
-    estimates.LESS: "slower",
-    estimates.EQUIVALENT: f"equivalent within {MARGIN:.0%}",
-    estimates.INCONCLUSIVE: estimates.INCONCLUSIVE,
-}
-
 SYNTHETIC = "synthetic"
-_MOST_NAMED = 4  # configurations in one sentence
-_MOST_GROWN = 8  # the same for those with several numbers of ranks
+# Lines of a terminal: of each panel the baseline, and below it the ratios to it.
+_LINES = """
+{% macro ratio(row, stem="") %}
+{{ row | estimate(stem ~ "ratio", ".2f") }}
+{%- if not row.control %}, {{ row | word(stem) }}{% elif not stem %}, {{ control }}{% endif %}
+{% endmacro %}
+{% for panel in panels %}
+{{ panel.name }}: throughput / throughput of {{ panel.base }}
+{%- if not panel.named %} (the configuration that changes the fewest settings){% endif %}
+, starts: {{ panel.starts }},
+{%- if panel.pairs %} pairs of windows: {{ panel.pairs }}{% else %} whole runs
+{%- if panel.within_commits %}, within each commit{% endif %}{% endif %}
+
+{% for row in panel.rows %}
+  {{ row.label }}:
+{%- if row | estimate("ratio") %} {{ ratio(row) }}
+{%- elif row.windows %} no pairs{% else %} not measured{% endif %}
+{% if row.of %}, of {{ row.of }}{% endif %}
+{% if row | estimate("cpu_ratio") %}; per CPU second {{ ratio(row, "cpu_") }}{% endif %}
+
+{% endfor %}
+{% endfor %}
+"""
+_UNCONFIRMED = """
+{% for row in rows %}
+{{ row.label }} {{ row.ratio_to }} ({{ control if row.control else row | word }}), measured again
+{{- " " ~ row | estimate("again_ratio", ".2f") }}
+{%- if not row.control %} ({{ row | word("again_") }}{% if row.disjoint %}, {% endif %}
+{% elif row.disjoint %} ({% endif %}
+{% if row.disjoint %}intervals do not overlap{% endif %}
+{% if row.disjoint or not row.control %}){% endif %}
+
+{% endfor %}
+"""
 # Settings in which a configuration may differ from the baseline.
 _FACTORS = {
     "strategy": ["framework", "strategy"],
@@ -34,13 +55,6 @@ _FACTORS = {
     "network": ["model"],
     "number of ranks": ["world_size"],
 }
-
-
-def word(row: Any, stem: str = "") -> str:
-    """Return the decision of a row in words; nothing where it has none."""
-    if not pd.isna(row[f"{stem}decision"]):
-        return WORDS[row[f"{stem}decision"]]
-    return "" if np.isnan(row[f"{stem}ratio"]) else captions.ONE_START
 
 
 def controls(points: pd.DataFrame) -> "pd.Series[bool]":
@@ -97,75 +111,61 @@ def _differences(panel: pd.DataFrame) -> pd.DataFrame:
     return table.assign(settings=others & ~panel["second_start"].fillna(False))
 
 
-def compared(points: pd.DataFrame) -> list[str]:
-    """Return the ratios of what differs from the baseline in one factor; else best and worst."""
+def compared(points: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return by panel what differs from the baseline in one factor; else best and worst.
+
+    Each has the ``factor``, empty for best and worst, the baseline as ``first``, whether ratios are
+    ``within_commits``, and its rows, the fastest first. Controls are in none.
+    """
     found = []
     for _, panel in points[points["ratio"].notna()].groupby("panel", sort=False):
-        base = str(panel["base"][panel["label"] == panel["base"]].iloc[0])
+        first = panel[panel["label"] == panel["base"]].iloc[0]
         differs = _differences(panel)
-        others = ~controls(panel) & (panel["label"] != base)
+        others = ~controls(panel) & (panel["label"] != first["label"])
         others &= ~grown(panel)  # a sentence of their own
         alone = differs[others & (differs.sum(axis=1) == 1)]
-        groups = {f"by {name}": panel.loc[alone.index[alone[name]]] for name in alone}
-        if alone.empty and others.any():
-            groups = {"of the fastest and the slowest": panel[others].iloc[[0, -1]]}
-        for name, rows in groups.items():
-            texts = [_against(row, base) for row in rows.to_dict("records")]
-            if len(texts) > _MOST_NAMED:
-                texts = [f"{len(texts)} configurations from {texts[-1]} to {texts[0]}"]
-            if texts:
-                rate = three_digits(panel.loc[panel["label"] == base, "value"].iloc[0])
-                how = ", within each commit" if within_commits(panel) else ""
-                text = f"relative to {base} ({rate} images/s){how}: {'; '.join(texts)}."
-                found.append(f"Throughput {name}, {text}")
-        if not others.any():
-            found.append(f"{base}: {cell_text(panel.iloc[0], 'value')} images/s.")
-    return [*found, *_growths(points)]
+        groups = {str(name): panel.loc[alone.index[alone[name]]] for name in alone}
+        if alone.empty:
+            groups = {"": panel[others].iloc[[0, -1]] if others.any() else panel.iloc[:0]}
+        shared = {"first": first.to_dict(), "within_commits": within_commits(panel)}
+        found += [
+            shared | {"factor": factor, "rows": _shortened(rows, first["label"])}
+            for factor, rows in groups.items()
+            if len(rows) or not factor
+        ]
+    return found
 
 
-def _growths(points: pd.DataFrame) -> list[str]:
-    """Return how much the most ranks raise the throughput of each configuration, most first.
+def _shortened(rows: pd.DataFrame, base: str) -> list[dict[str, Any]]:
+    """Return rows with what their labels have and that of the baseline has not, as ``short``.
+
+    ``changed`` says that a second measurement decides differently.
+    """
+    again = rows["again_decision"]
+    short = [without(label, base) for label in rows["label"]]
+    changed = again.notna() & again.ne(rows["decision"]).fillna(False)
+    return rows.assign(short=short, changed=changed).to_dict("records")
+
+
+def growths(points: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the configurations whose ratio on the most ranks to the fewest is known, best first.
 
     Nothing for a single one, whose ratio is that to the baseline.
     """
     few, many = points["world_size"].min(), points["world_size"].max()
-    grown = points[points["growth_ratio"].notna() & (points["growth_from"] == few)]
-    grown = grown[grown["world_size"] == many].sort_values("growth_ratio", ascending=False)
-    if len(grown) < 2:
-        return []
-    texts = []
-    for row in grown.to_dict("records"):
-        name = row["label"].rpartition(", ")[0]
-        texts.append(f"{name} {Estimate.of(row, 'growth_ratio'):.2f} ({word(row, 'growth_')})")
-    sizes = f"Throughput on {plural(many, 'rank')}, relative to {plural(few, 'rank')}"
-    return [f"{sizes} of the same configuration: {'; '.join(texts[:_MOST_GROWN])}."]
-
-
-def _against(row: Any, base: str) -> str:
-    """Return a ratio with what the label has and that of the baseline has not."""
-    words = [word(row)]
-    if again := _again(row):
-        words.append(f"{again} when measured again")
-    note = f" ({', '.join(words)})" if any(words) else ""
-    return f"{without(row['label'], base)} {Estimate.of(row, 'ratio'):.2f}{note}"
-
-
-def _again(row: Any) -> str:
-    """Return what a second measurement says differently: its ratio if disjoint, its decision."""
-    if pd.isna(row.get("again_decision")):
-        return ""
-    changed = row["again_decision"] != row["decision"]
-    parts = [f"{Estimate.of(row, 'again_ratio'):.2f}"] if row["disjoint"] else []
-    return " and ".join([*parts, *([word(row, "again_")] if changed else [])])
+    here = points["growth_ratio"].notna() & (points["growth_from"] == few)
+    here &= (points["world_size"] == many) & ~controls(points)
+    grown = points[here.fillna(False)].sort_values("growth_ratio", ascending=False)
+    return grown.to_dict("records") if len(grown) > 1 else []
 
 
 def unconfirmed(points: pd.DataFrame) -> list[str]:
     """Return each ratio that a second measurement does not confirm, beside the second one."""
-    return [
-        f"{row['label']} {_ratio_to(row, points)} ({word(row)}), measured again "
-        f"{Estimate.of(row, 'again_ratio'):.2f} ({word(row, 'again_')}"
-        f"{', intervals do not overlap' if row['disjoint'] else ''})"
-        for row in doubtful(points).to_dict("records")
+    table = doubtful(points)
+    texts = [_ratio_to(row, points) for row in table.to_dict("records")]
+    table = table.assign(ratio_to=texts, control=controls(points)[table.index])
+    return captions.say(_UNCONFIRMED, rows=table.to_dict("records"), control=CONTROL).split("\n")[
+        1:-1
     ]
 
 
@@ -187,10 +187,10 @@ def nearest(points: pd.DataFrame) -> pd.DataFrame:
         for row, control in zip(rows, controls(table), strict=True)
     ]
     again = [
-        f"{Estimate.of(row, 'again_ratio'):.2f}, {word(row, 'again_')}"
+        f"{Estimate.of(row, 'again_ratio'):.2f}" + ("" if control else f", {word(row, 'again_')}")
         if not pd.isna(row.get("again_decision"))
         else ""
-        for row in rows
+        for row, control in zip(rows, controls(table), strict=True)
     ]
     return table.assign(decision=words, ratio=[_ratio_to(row, points) for row in rows], again=again)
 
@@ -201,32 +201,29 @@ def sentences(points: pd.DataFrame) -> list[str]:
     E.g. ``Horovod, 2 ranks: 0.80 [0.76, 0.84], slower; per CPU second 0.97 [...], ...``. Whole
     runs are compared where none was interleaved; without any ratio, a panel has no lines.
     """
-    lines: list[str] = []
+    panels = []
+    points = points.assign(control=controls(points))
     for name, panel in points.groupby("panel", sort=False):
         others = panel[panel["label"] != panel["base"]]
         first = panel[panel["label"] == panel["base"]].iloc[0]
-        interleaved = panel["windows"].any()
-        if not interleaved and others["ratio"].isna().all():
+        if not panel["windows"].any() and others["ratio"].isna().all():
             continue
         known = others[others["n"] > 0]
-        named = first["base_rule"] == REFERENCE
-        rule = "" if named else " (the configuration that changes the fewest settings)"
-        how = "whole runs" + (", within each commit" if within_commits(panel) else "")
-        if interleaved:
-            how = f"pairs of windows: {captions.counted('', known['pairs'])}"
-        lines.append(
-            f"{name}: throughput / throughput of {first['base']}{rule}, starts: "
-            f"{captions.counted('n', known['n'])}, {how}"
+        others = others.assign(
+            of=[
+                "" if base == first["label"] else without(base, label)
+                for base, label in zip(others["base"], others["label"], strict=True)
+            ]
         )
-        for row in others.to_dict("records"):
-            wall, cpu = (_compared_text(row, stem) for stem in ("", "cpu_"))
-            if row["base"] != first["label"]:
-                wall += f", of {without(row['base'], row['label'])}"
-            lines.append(f"  {row['label']}: {wall}" + (f"; per CPU second {cpu}" if cpu else ""))
-    return lines
-
-
-def _compared_text(row: dict[str, Any], stem: str) -> str:
-    if np.isnan(row[f"{stem}ratio"]):
-        return "" if stem else "no pairs" if row["windows"] else "not measured"
-    return f"{Estimate.of(row, f'{stem}ratio'):.2f}, {word(row, stem)}"
+        panels.append(
+            {
+                "name": name,
+                "base": first["label"],
+                "named": first["base_rule"] == REFERENCE,
+                "starts": captions.counted("n", known["n"]),
+                "pairs": captions.counted("", known["pairs"]) if panel["windows"].any() else "",
+                "within_commits": within_commits(panel),
+                "rows": others.to_dict("records"),
+            }
+        )
+    return captions.say(_LINES, panels=panels, control=CONTROL).split("\n")[1:-1]

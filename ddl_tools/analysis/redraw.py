@@ -163,7 +163,7 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
                     remove_figure(stem)
                 done.files.append(save_numbers(points, stem))
             sections[name] = result_page.section(name, points, figure, folder, notes)
-            findings += [title_of(figure)] if figure else question.sentences(points)
+            findings.append(title_of(figure) if figure else question.title(points))
             findings += result_page.confirmed(points)
         elif study:
             done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")

@@ -32,7 +32,7 @@ class Result:
 
     @property
     def answer(self) -> Markdown:
-        """At most three sentences with numbers, and the study that they are from."""
+        """At most four sentences with numbers, and the study that they are from."""
         if self.points is None:
             needs = f"No run here answers this question. It needs {QUESTIONS[self.name].needs}."
             return Markdown(self.origin or needs)

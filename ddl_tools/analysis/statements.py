@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddl_tools.analysis import estimates, ratios
+from ddl_tools.analysis import estimates
 from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.figures.accuracy_differences import LAST, differences, lost
 from ddl_tools.analysis.figures.accuracy_runs import RUNNING
 from ddl_tools.analysis.paper import AACH, Paper, in_table_2
-from ddl_tools.analysis.plot import style
+from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import runs_table, windows_table
 from ddl_tools.estimate import Estimate, three_digits
@@ -103,7 +103,7 @@ def _of_speed(points: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
             if text := f"{Estimate.of(row, f'{stem}ratio'):.2f}":
                 than = plural(int(row["growth_from"]), "rank") if stem else row["base"]
                 decision = row[f"{stem}decision"]
-                note = f", {ratios.word(row, stem)}" if pd.isna(decision) else ""
+                note = f", {captions.word(row, stem)}" if pd.isna(decision) else ""
                 yield row["label"], name, f"{text} times {than}{note}", decision, row["hardware"]
 
 

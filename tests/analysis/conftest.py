@@ -83,6 +83,22 @@ def filled(rows: Sequence[EpochRecord], spec: RunSpec) -> list[EpochRecord]:
 MakeRun = Callable[..., Path]
 
 
+Golden = Callable[[str, str], None]
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compare a text with golden/NAME.md; the option --update-golden writes the file instead."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / f"{name}.md"
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), "if it is meant: pytest --update-golden"
+
+    return compare
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path / "results")

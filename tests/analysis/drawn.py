@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ddl_core.config import LONGEST_NAME
+from ddl_tools import markdown
 from ddl_tools.analysis import redraw
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.paper import read_paper
-from ddl_tools.analysis.plot.canvas import THEME, caption_of
+from ddl_tools.analysis.plot.canvas import THEME, caption_of, title_of
 from ddl_tools.analysis.question import OF_NO_RUN, Question, Tables
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
@@ -98,6 +99,17 @@ def _shown(axis: Axis) -> list[Text]:
         for tick in axis.get_major_ticks()
         if low <= tick.get_loc() <= high
     ]
+
+
+def texts(question: Question, points: pd.DataFrame) -> str:
+    """Return all that a question says of points, as Markdown."""
+    if not question.answered_by(points, of_runs=False):
+        return f"Title: {question.title(points)}\n"
+    figure, table = question.figure(points), question.table(points)
+    lines = [f"- {one}" for one in question.sentences(points)]
+    if figure:
+        lines = [f"Title: {title_of(figure)}", "", *lines, "", caption_of(figure)]
+    return "\n".join([*lines, "", markdown.table(list(table), table.to_numpy()), ""])
 
 
 def rows(figure: Figure) -> list[str]:

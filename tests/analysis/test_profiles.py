@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
 from ddl_tools.analysis.figures import QUESTIONS
-from ddl_tools.analysis.figures.shares import draw_profiles, profile_points
+from ddl_tools.analysis.figures.shares import profile_points
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import KERNELS, PROFILE_COLUMNS, WINDOW, profiles_table, runs_table
 from ddl_tools.records.paths import RunFiles, Tree
@@ -108,14 +108,13 @@ def test_the_figure_tells_means_from_single_ranks(tree: Tree) -> None:
     profile.ranks[1].shares = SHARES.model_copy(update={"compute": 0.3, "waiting": 0.3})
     write_profile(directory, profile)
     points = profile_points(profiles_table(tree), runs_table(tree))
-    figure = draw_profiles(points)
-    means, extremes = title_of(figure).split("; ")
-    assert means.startswith("Means over ranks: compute takes 40 %")
-    assert means.endswith("20 %")
-    assert "30 to 50 %" in extremes
-    assert extremes.endswith("30 %")
+    figure = QUESTIONS["time_shares"].draw(points)
+    assert title_of(figure).endswith(
+        "computes in 40 % of the watched steps (single ranks 30 to 50 %) and waits for slower "
+        "ranks in 20 % (single ranks 10 to 30 %)"
+    )
     assert "means over ranks" in caption_of(figure)
-    (answer,) = QUESTIONS["time_shares"].sentences(points)
+    _, answer = QUESTIONS["time_shares"].sentences(points)
     assert "mean over ranks: " in answer
 
 
@@ -135,8 +134,8 @@ def test_long_names_stay_on_the_page(tree: Tree) -> None:
     profiled(tree, on_gpu=True)
     points = profile_points(profiles_table(tree), runs_table(tree))
     long = {"panel": f"{LONG}: " + "no persistent workers, " * 20, "hardware": LONG}
-    assert not misplaced(draw_profiles(points.assign(**long)))
+    assert not misplaced(QUESTIONS["time_shares"].draw(points.assign(**long)))
 
 
 def drawn(tree: Tree) -> Figure:
-    return draw_profiles(profile_points(profiles_table(tree), runs_table(tree)))
+    return QUESTIONS["time_shares"].draw(profile_points(profiles_table(tree), runs_table(tree)))

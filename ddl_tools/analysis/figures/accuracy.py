@@ -8,14 +8,7 @@ from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import starts
-from ddl_tools.analysis.figures.accuracy_differences import (
-    FIRST,
-    LAST,
-    answers,
-    differences,
-    lost,
-    unsure,
-)
+from ddl_tools.analysis.figures.accuracy_differences import answers
 from ddl_tools.analysis.figures.accuracy_runs import EVALUATIONS, PRECISE, RUNNING, arrivals, made
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.ways import accuracy_axis, crosses, draw_crosses, way_looks
@@ -137,93 +130,6 @@ def _published(paper: Paper) -> pd.DataFrame:
     return table.reindex(columns=list(BATCHES)).astype(BATCHES)
 
 
-@styled
-def draw_batches(points: pd.DataFrame) -> Figure:
-    """Return V over the global batch: ours, or else what others state (the paper's Fig. 8b)."""
-    ours = points[points["source"] == "measured"]
-    none = ours[["value", "diverged_value"]].isna().all(axis=None)
-    shown = points if none else ours
-    marks = dict(style.PUBLISHED.values())
-    others = {
-        label: _OTHERS | {"marker": marks.get(label, style.SPARE_MARKERS[0])}
-        for label in sorted(shown.loc[shown["source"] == "published", "label"].unique())
-    }
-    looks = way_looks(shown[shown["source"] != "published"])
-    hidden = points["panel"].nunique() - shown["panel"].nunique()
-    twice = (ours["evaluation"] == PRECISE).any()
-    figure, panels = panel_figure(
-        _finding(points),
-        shown,
-        [
-            *handles(looks, **_STATED if none else {"markersize": 5}),
-            *handles(others),
-            *([] if none else crosses(ours)),
-        ],
-        [
-            *_means(ours),
-            *(["Open marks: stated by the paper; grey: data/published."] if none else []),
-            *captions.not_drawn("Panels", hidden),
-        ],
-        1.9 if none else 2.2,
-        columns=2 if twice else 1,
-        note=_STATED_ONLY if none else "",
-    )
-    for ax, part in panels:
-        part = part.rename(columns={"global_batch_size": "at"})
-        curves.batch_axis(ax, part["at"].dropna(), "global batch size (images)")
-        accuracy_axis(ax)
-        if twice:  # panels side by side are compared
-            ax.set_ylim(0, 1)
-        own, stated, published = (
-            part[part["source"] == source] for source in ("measured", "stated", "published")
-        )
-        curves.lines(ax, own, "at", "label", looks, markersize=5)
-        draw_crosses(ax, own, "at", "diverged_value", looks)
-        for label, series in published.sort_values("at").groupby("label"):
-            ax.plot(series["at"], series["value"], **others[str(label)])
-        for number, (label, look) in enumerate(looks.items()):
-            series = stated[stated["label"] == label]
-            at = curves.apart(ax, series["at"], number, len(looks))
-            ax.plot(at, series["value"], **look | _STATED)
-    return figure
-
-
-def _finding(points: pd.DataFrame) -> str:
-    """Return how the paper's first and last schedule differ at the largest batch of a study."""
-    table = differences(points)
-    table = table[table["label"] == style.way_name("sgd", FIRST)]
-    largest = table[table["global_batch_size"] == table["global_batch_size"].max()]
-    if PRECISE not in set(largest["evaluation"]):
-        return _most_lost(points)
-    gaps = largest.drop_duplicates("evaluation").set_index("evaluation").to_dict("index")
-    texts = [
-        f"{100 * gap['difference']:+.0f} points{unsure(gap)} with {name}"
-        for name in EVALUATIONS
-        if (gap := gaps.get(name))
-    ]
-    batch = int(largest["global_batch_size"].iloc[0])
-    return f"At batch {batch:,}, {FIRST} minus {LAST} is {' and '.join(texts)}"
-
-
-def _most_lost(points: pd.DataFrame) -> str:
-    """Return how much accuracy is lost from the smallest to the largest batch."""
-    table = lost(points)
-    if table.empty:
-        stated = points[points["source"] == "stated"]
-        most = stated["global_batch_size"].max()
-        reached = 100 * stated.loc[stated["global_batch_size"] == most, "value"]
-        return f"At a batch of {most:,} the paper states {captions.span(reached, '{:.0f}')} %"
-    least, most = table["from_batch"].min(), table["to_batch"].max()
-    table = table[(table["from_batch"] == least) & (table["to_batch"] == most)]
-    if table.empty:
-        return f"No optimizer and schedule have an accuracy with batch {least} and with {most}"
-    parts = [
-        f"{row['label']} loses {100 * row['lost']:.1f} points of accuracy{unsure(row)}"
-        for row in table.iloc[[0, -1]].to_dict("records")
-    ]
-    return f"From batch {least} to {most}, {', '.join(dict.fromkeys(parts))}"
-
-
 def _means(ours: pd.DataFrame) -> list[str]:
     done = ours[ours["n"] > 0]
     gone = [
@@ -243,12 +149,123 @@ class AccuracyOfBatch(Question):
     asks = "How much accuracy do large batches lose?"
     notebook = "16_accuracy_vs_batch_size"
     needs = "a study of schedules or optimisers"
+    text = """
+{% macro unsure(row) %}
+{{ "" if row.decision in ("greater", "less") else " (" ~ row.decision ~ ")" }}
+{% endmacro %}
+{% macro share(values) %}{{ (100 * values) | span("{:.0f}") }} %{% endmacro %}
+{% if not learned %}
+{% for batch, values in stated[-1:] %}
+- At a batch of {{ "{:,}".format(batch) }} the paper states {{ share(values) }}.
+{% endfor %}
+{% for batch, values in stated[:-1] %}
+- The paper states {{ share(values) }} for a batch of {{ "{:,}".format(batch) }}.
+{% endfor %}
+{% else %}
+{% if ahead %}
+- {{ ahead[0].label }} differs from {{ base }} at batch {{ "{:,}".format(batch) }} by
+{% for row in ahead %}
+{{ row | estimate("difference", "+.1f") }} points{{ unsure(row) }} with {{ row.evaluation }}
+{{ "" if loop.last else " and " }}
+{% endfor %}
+{% elif both %}
+- From batch {{ first }} to {{ batch }},
+{% for row in ends %}
+{{ row.label }} loses {{ row | estimate("lost", ".1f") }} points of accuracy{{ unsure(row) }}
+{{ "" if loop.last else ", " }}
+{% endfor %}
+{% else %}
+- No optimizer and schedule have an accuracy with batch {{ first }} and with {{ batch }}
+{% endif %}
+.
+{% if first != batch %}
+- Points of accuracy lost from batch {{ first }} to {{ batch }} (by seed where possible
+{{ ", " ~ n if n else "" }}):
+{% for row in both %}
+{{ row.label }} {{ row | estimate("lost", ".1f") }}{{ "" if loop.last else "; " }}
+{% else %}
+none
+{% endfor %}
+.
+- Conclusively worse than batch {{ first }} from this batch on, with the points lost there (by seed
+where possible; 95 % intervals, not corrected for several batches):
+{% for evaluation, rows in costs | groupby("evaluation") %}
+with {{ evaluation }}
+{% for row in rows %}
+{{ row.label }} {{ "none" if not row.worse_from else row.worse_from ~ " (" ~ row.worse_by ~ ")" }}
+{{ "" if loop.last else "; " }}
+{% endfor %}
+{{ "" if loop.last else "; " }}
+{% endfor %}
+.
+{% endif %}
+{% if different %}
+- Conclusively different from {{ base }} at batch {{ batch }}:
+{% for rows in different %}
+{% for row in rows if row.decision in ("greater", "less") %}
+{{ row.label }} {{ row | estimate("difference", "+.1f") }} points{{ "" if loop.last else ", " }}
+{% else %}
+none
+{% endfor %}
+with {{ rows[0].evaluation }};
+{% endfor %}
+others are {{ others }}.
+{% endif %}
+{% endif %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return batch_points(tables.runs, tables.paper)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_batches(points)
+        """Return V over the global batch: ours, or else what others state (the paper's Fig. 8b)."""
+        ours = points[points["source"] == "measured"]
+        none = ours[["value", "diverged_value"]].isna().all(axis=None)
+        shown = points if none else ours
+        marks = dict(style.PUBLISHED.values())
+        others = {
+            label: _OTHERS | {"marker": marks.get(label, style.SPARE_MARKERS[0])}
+            for label in sorted(shown.loc[shown["source"] == "published", "label"].unique())
+        }
+        looks = way_looks(shown[shown["source"] != "published"])
+        hidden = points["panel"].nunique() - shown["panel"].nunique()
+        twice = (ours["evaluation"] == PRECISE).any()
+        figure, panels = panel_figure(
+            self.title(points),
+            shown,
+            [
+                *handles(looks, **_STATED if none else {"markersize": 5}),
+                *handles(others),
+                *([] if none else crosses(ours)),
+            ],
+            [
+                *_means(ours),
+                *(["Open marks: stated by the paper; grey: data/published."] if none else []),
+                *captions.not_drawn("Panels", hidden),
+            ],
+            1.9 if none else 2.2,
+            columns=2 if twice else 1,
+            note=_STATED_ONLY if none else "",
+        )
+        for ax, part in panels:
+            part = part.rename(columns={"global_batch_size": "at"})
+            curves.batch_axis(ax, part["at"].dropna(), "global batch size (images)")
+            accuracy_axis(ax)
+            if twice:  # panels side by side are compared
+                ax.set_ylim(0, 1)
+            own, stated, published = (
+                part[part["source"] == source] for source in ("measured", "stated", "published")
+            )
+            curves.lines(ax, own, "at", "label", looks, markersize=5)
+            draw_crosses(ax, own, "at", "diverged_value", looks)
+            for label, series in published.sort_values("at").groupby("label"):
+                ax.plot(series["at"], series["value"], **others[str(label)])
+            for number, (label, look) in enumerate(looks.items()):
+                series = stated[stated["label"] == label]
+                at = curves.apart(ax, series["at"], number, len(looks))
+                ax.plot(at, series["value"], **look | _STATED)
+        return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         """Return a row per way to learn and evaluation, with a column for each batch.
@@ -269,13 +286,6 @@ class AccuracyOfBatch(Question):
         rows.sort(key=len, reverse=True)
         return pd.DataFrame(rows, columns=["label", "evaluation", *heads.values(), "n"])
 
-    def say(self, points: pd.DataFrame) -> list[str]:
-        """Return the accuracy that each way to learn loses; without runs, what the paper states."""
-        if lost(points).empty:
-            stated = points[points["source"] == "stated"].groupby("global_batch_size")["value"]
-            return [
-                f"The paper states {captions.span(100 * values, '{:.0f}')} % for a batch of "
-                f"{batch:,}."
-                for batch, values in stated
-            ]
-        return answers(points)
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        stated = points[points["source"] == "stated"].groupby("global_batch_size")["value"]
+        return answers(points) | {"stated": [*stated]}

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.estimates import POINT
-from ddl_tools.analysis.figures.accuracy_runs import RUNNING, numbers
+from ddl_tools.analysis.figures.accuracy_runs import EVALUATIONS, RUNNING, numbers
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.estimate import Estimate
 
@@ -76,12 +76,6 @@ def _decision(gap: Estimate) -> str:
     return estimates.decision(gap, math.expm1(POINT))
 
 
-def unsure(row: Any) -> str:
-    """Return the decision on a difference that the title states; nothing if it is shown."""
-    shown = row["decision"] in (estimates.GREATER, estimates.LESS)
-    return "" if shown else f" ({row['decision']})"
-
-
 def _by_seed(row: dict[str, Any]) -> pd.Series:
     seeds, values = (numbers(row[name]) for name in ("repeats", "values"))
     return pd.Series(values, seeds.astype(int))
@@ -96,70 +90,65 @@ def _gap(one: dict[str, Any], other: dict[str, Any]) -> Estimate:
     return estimates.paired_ratio(above[seeds], below[seeds])
 
 
-def answers(points: pd.DataFrame) -> list[str]:
+def answers(points: pd.DataFrame) -> dict[str, Any]:
     """Return what large batches cost, from which one on, and which ways differ at the largest.
 
-    Ways are compared with SGD's cosine schedule, see `differences`.
+    Of each way to learn, from ``first`` to ``batch``: ``costs``, with the batch from which on it is
+    conclusively worse; ``both`` are those that have an accuracy with both batches, the least loss
+    first. ``different`` are the differences to SGD's cosine schedule, see `differences`, and
+    ``ahead`` those of the schedule that the paper has first, with several evaluations or one batch.
     """
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
+    if ours.empty:
+        return {"learned": False}
     first, batch = ours["global_batch_size"].min(), ours["global_batch_size"].max()
     costs = lost(points).merge(ours[["panel", "evaluation"]].drop_duplicates())
-    costs = costs[costs["from_batch"] == first]
-    worse = []
-    for evaluation, rows in costs.groupby("evaluation"):
-        lines = []
-        for row in rows.to_dict("records"):
-            own = ours[(ours["panel"] == row["panel"]) & (ours["label"] == row["label"])]
-            lines.append(f"{row['label']} {_worse_from(own) or 'none'}")
-        worse.append(f"with {evaluation} {'; '.join(lines)}")
-    costs = costs[(costs["to_batch"] == batch) & (costs["evaluation"] == RUNNING)]
-    texts = [f"{row['label']} {_points(row, 'lost'):.1f}" for row in costs.to_dict("records")]
-    how = ", ".join(filter(None, ["by seed where possible", captions.counted("n", costs["n"])]))
-    return [
-        f"Points of accuracy lost from batch {first} to {batch} ({how}): "
-        f"{'; '.join(texts) or 'none'}.",
-        f"Conclusively worse than batch {first} from this batch on, with the points lost there (by "
-        "seed where possible; 95 % intervals, not corrected for several batches): "
-        f"{'; '.join(worse)}.",
-        *_different(differences(points), batch),
-    ]
+    costs = _in_points(costs[costs["from_batch"] == first], "lost")
+    lines = dict(iter(ours.groupby(["panel", "label"])))
+    worse = [_worse_from(lines[name]) for name in zip(costs["panel"], costs["label"], strict=True)]
+    costs["worse_from"], costs["worse_by"] = zip(*worse, strict=True) if worse else ([], [])
+    table = differences(points)
+    table = _in_points(table[table["global_batch_size"] == batch], "difference")
+    decided = table["decision"].isin((estimates.GREATER, estimates.LESS))
+    both = costs[(costs["to_batch"] == batch) & (costs["evaluation"] == RUNNING)]
+    if first == batch:
+        both = both.iloc[:0]
+    ahead = table[table["label"] == style.way_name("sgd", FIRST)].drop_duplicates("evaluation")
+    order = ahead["evaluation"].map([*EVALUATIONS].index)
+    return {
+        "learned": True,
+        "first": first,
+        "batch": batch,
+        "base": style.way_name("sgd", LAST),
+        "costs": costs.to_dict("records"),
+        "n": captions.counted("n", both["n"]),
+        "both": both.to_dict("records"),
+        "ends": both.iloc[[0, -1]].drop_duplicates("label").to_dict("records") if len(both) else [],
+        "ahead": ahead.loc[order.sort_values().index].to_dict("records")
+        if first == batch or len(ahead) > 1
+        else [],
+        "different": [
+            rows.to_dict("records") for _, rows in table.groupby(["evaluation", "panel"])
+        ],
+        "others": " or ".join(sorted({*table.loc[~decided, "decision"]})) or estimates.INCONCLUSIVE,
+    }
 
 
-def _worse_from(line: pd.DataFrame) -> str:
+def _in_points(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return shares of a table in percentage points."""
+    return table.assign(**{column: 100 * table[column] for column in _columns(name)})
+
+
+def _worse_from(line: pd.DataFrame) -> tuple[int, str]:
     """Return the batch from which on V is conclusively below that of the smallest, and the loss.
 
-    Nothing where there is none.
+    0 where there is none.
     """
     base, *larger = line.sort_values("global_batch_size").to_dict("records")
     gaps = ((row["global_batch_size"], _gap(base, row)) for row in reversed(larger))
     worse = list(takewhile(lambda at: _decision(at[1]) == estimates.GREATER, gaps))
     if not worse:
-        return ""
+        return 0, ""
     batch, gap = worse[-1]
     # Three digits, and not decimals: an end just above 0 must not read as 0.
-    return f"{batch} ({gap.log().times(100)})"
-
-
-def _points(row: dict[str, Any], name: str) -> Estimate:
-    """Return a share of a row in percentage points."""
-    return Estimate.of(row, name).times(100)
-
-
-def _different(table: pd.DataFrame, batch: int) -> list[str]:
-    """Return the sentence on the ways whose difference is decided."""
-    parts: list[str] = []
-    others: set[str] = set()
-    table = table[table["global_batch_size"] == batch]
-    for (evaluation, _), part in table.groupby(["evaluation", "panel"]):
-        decided = part["decision"].isin((estimates.GREATER, estimates.LESS))
-        sure = part[decided]
-        others |= set(part.loc[~decided, "decision"])
-        ways = [
-            f"{row['label']} {_points(row, 'difference'):+.1f} points"
-            for row in sure.to_dict("records")
-        ]
-        parts.append(f"{', '.join(ways) or 'none'} with {evaluation}")
-    cosine = style.way_name("sgd", LAST)
-    told = f"Conclusively different from {cosine} at batch {batch}: {'; '.join(parts)}"
-    rest = " or ".join(sorted(others)) or estimates.INCONCLUSIVE
-    return [f"{told}; others are {rest}."] if parts else []
+    return batch, str(gap.log().times(100))

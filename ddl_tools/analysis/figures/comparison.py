@@ -35,13 +35,14 @@ from ddl_tools.analysis.interleaving import (
 )
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
+from ddl_tools.analysis.plot.captions import word
 from ddl_tools.analysis.plot.rows import (
     count_text,
     draw_values,
     mark_cut,
     row_figure,
 )
-from ddl_tools.analysis.question import Question, Tables, question, several_starts
+from ddl_tools.analysis.question import Question, Tables, question, records, several_starts
 from ddl_tools.analysis.ratios import (
     CONTROL,
     FEWEST,
@@ -51,10 +52,10 @@ from ddl_tools.analysis.ratios import (
     compared,
     controls,
     grown,
+    growths,
     nearest,
     within_commits,
     without,
-    word,
 )
 from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.names import plural
@@ -62,6 +63,7 @@ from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.rounds import DISTURBED, FIRST
 from ddl_tools.study import Study
 
+_NOT_AGAIN = {"again_decision": None, "disjoint": False}
 COMPARISON = typed(
     WHO_ROWS, REACHED, "windows base base_rule ratio ratio_low ratio_high start_ratios decision",
     "pairs cpu_ratio cpu_ratio_low cpu_ratio_high cpu_decision",
@@ -218,43 +220,6 @@ def _rounds_left_out(windows: pd.DataFrame) -> dict[str, str]:
     return texts
 
 
-@styled
-def draw(points: pd.DataFrame) -> Figure:
-    """Return the ratio of each configuration to the baseline, that of every start a dot."""
-    points = style.with_framework_strategy(points.fillna({"second_start": False}))
-    title, caption = finding(points), _caption(points)
-    points = _in_panels(points.assign(control=controls(points)))
-    looks = style.strategy_looks(points["framework_strategy"])
-    cpu = bool(points["cpu_ratio"].notna().any())
-    named = handles(style.strategies_named(looks)) if len(looks) > 1 else []
-    band = [Patch(color=style.BOUND_COLOUR, label=_BAND)] if len(points) else []
-    figure, panels = row_figure(
-        title,
-        points,
-        [*named, *band],
-        caption,
-        ["n", "images/s", "ratio", *(["per CPU s"] if cpu else []), ""],
-        lambda one: _cells(one.iloc[0], cpu),
-        "throughput / throughput of the baseline",
-    )
-    drawn, ends = [], []
-    for ax, table in panels:
-        if table["ratio"].isna().all():
-            continue
-        table = table.assign(value=table["ratio"], low=table["ratio_low"], high=table["ratio_high"])
-        dots = draw_runs(ax, table, looks, "start_ratios")
-        draw_values(ax, table, looks)
-        ax.axvspan(1 / (1 + MARGIN), 1 + MARGIN, color=style.BOUND_COLOUR, linewidth=0, zorder=0)
-        ax.axvline(1, **style.IDEAL)
-        drawn.append((ax, table))
-        ends.append(_ends(table, dots))
-    for ax, table in drawn:  # all panels have one scale
-        ax.set_xlim(max(min(low for low, _ in ends), 0), max(high for _, high in ends))
-        mark_cut(ax, table, looks)
-        _tick_baseline(ax)
-    return figure
-
-
 def _in_panels(points: pd.DataFrame) -> pd.DataFrame:
     """Return points with a panel of its own for what more ranks change, and shorter labels."""
     parts = []
@@ -295,32 +260,20 @@ def _ends(table: pd.DataFrame, dots: Sequence[float]) -> tuple[float, float]:
     return float(low - room), float(high + room)
 
 
-def finding(points: pd.DataFrame) -> str:
-    """Return the ratio of the fastest configuration, of those that are faster for sure if any is.
+def _best(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of the fastest configuration, of those that are faster for sure if any is.
 
     `controls` are no configurations that one can use. Where several are compared with themselves
-    on fewer ranks, it is the one that gains most. A second measurement confirms what is decided.
+    on fewer ranks, it is the one that gains most. The baseline if nothing is compared with it.
     """
-    known = points[points["n"] > 0]
-    if known.empty:
-        return "No training measured here yet"
-    others = points["ratio"].notna() & (points["label"] != points["base"]) & ~controls(points)
+    usable = (points["n"] > 0) & ~controls(points)
+    others = usable & points["ratio"].notna() & (points["label"] != points["base"])
     if not others.any():
-        return f"{known['label'].iloc[0]} trains {three_digits(known['value'].iloc[0])} images/s"
+        return points[usable].head(1)
     more = others & pd.concat([grown(panel) for _, panel in points.groupby("panel")])
     chosen = points[more if more.any() else others]
     faster = chosen[chosen["decision"].eq(estimates.GREATER).fillna(False)]
-    best = (chosen if faster.empty else faster).sort_values("ratio").iloc[-1]
-    ratio = f"{Estimate.of(best, 'ratio'):.2f}"
-    said = None if pd.isna(best["decision"]) else best["decision"]
-    text = f"{best['label']} trains {ratio} times as fast as {best['base']}"
-    if said == estimates.LESS:
-        text = f"{best['base']} trains fastest; {best['label']} reaches {ratio} of it"
-    elif said != estimates.GREATER:
-        text += f": {word(best)}"
-    if pd.isna(best.get("again_decision")) or said == estimates.INCONCLUSIVE:
-        return text
-    return f"{text}, {'confirmed' if said == best['again_decision'] else 'not confirmed'}"
+    return (chosen if faster.empty else faster).sort_values("ratio").tail(1)
 
 
 def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
@@ -368,6 +321,62 @@ class Comparison(Question):
     notebook = "11_throughput"
     columns = "label value ratio decision again n"
     value = "throughput (images/s)"
+    text = """
+{% macro against(row) %}
+{{ row.short }} {{ row | estimate("ratio", ".2f") }}
+{% if row | word %}
+({{ row | word }}
+{% if row.changed or row.disjoint %}
+, {% if row.disjoint %}{{ row | estimate("again_ratio", ".2f") }}{% endif %}
+{{ " and " if row.disjoint and row.changed else " " }}
+{% if row.changed %}{{ row | word("again_") }}{% endif %}
+ when measured again
+{% endif %}
+)
+{% endif %}
+{% endmacro %}
+{% if not best %}
+- No training measured here yet.
+{% elif best.label == best.base or not best | estimate("ratio") %}
+- {{ best.label }} trains {{ best | estimate }} images/s.
+{% else %}
+{% if best.decision == "less" %}
+- {{ best.base }} trains fastest; {{ best.label }} reaches
+{{ best | estimate("ratio", ".2f") }} of it
+{% else %}
+- {{ best.label }} trains {{ best | estimate("ratio", ".2f") }} times as fast as {{ best.base }}
+{% if best.decision != "greater" %}: {{ best | word }}{% endif %}
+{% endif %}
+{% if best.again_decision and best.decision != "inconclusive" %}
+, {{ "confirmed" if best.decision == best.again_decision else "not confirmed" }}
+{% endif %}
+.
+{% endif %}
+{% for one in groups if one.rows or one.first.label != best.label %}
+{% if one.rows %}
+- Throughput {{ "by " ~ one.factor if one.factor else "of the fastest and the slowest" }},
+relative to {{ one.first.label }} ({{ one.first.value | number }} images/s)
+{{ ", within each commit" if one.within_commits else "" }}:
+{% if one.rows | length > 4 %}
+from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
+{% else %}
+{% for row in one.rows %}{{ against(row) }}{{ "" if loop.last else "; " }}{% endfor %}
+{% endif %}
+{% else %}
+- {{ one.first.label }}: {{ one.first | estimate }} images/s
+{% endif %}
+.
+{% endfor %}
+{% if growths %}
+- Throughput on {{ growths[0].world_size | plural("rank") }}, relative to
+{{ growths[0].growth_from | int | plural("rank") }} of the same configuration:
+{% for row in growths[:8] %}
+{{ row.label.rpartition(", ")[0] }} {{ row | estimate("growth_ratio", ".2f") }}
+({{ row | word("growth_") }}){{ "" if loop.last else "; " }}
+{% endfor %}
+.
+{% endif %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         found = points(tables.runs, tables.windows, tables.study)
@@ -375,8 +384,45 @@ class Comparison(Question):
             return found
         return beside(found, points(tables.second.runs, tables.second.windows, tables.study))
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw(points)
+        """Return the ratio of each configuration to the baseline, that of every start a dot."""
+        points = style.with_framework_strategy(points.fillna({"second_start": False}))
+        title, caption = self.title(points), _caption(points)
+        points = _in_panels(points.assign(control=controls(points)))
+        looks = style.strategy_looks(points["framework_strategy"])
+        cpu = bool(points["cpu_ratio"].notna().any())
+        named = handles(style.strategies_named(looks)) if len(looks) > 1 else []
+        band = [Patch(color=style.BOUND_COLOUR, label=_BAND)] if len(points) else []
+        figure, panels = row_figure(
+            title,
+            points,
+            [*named, *band],
+            caption,
+            ["n", "images/s", "ratio", *(["per CPU s"] if cpu else []), ""],
+            lambda one: _cells(one.iloc[0], cpu),
+            "throughput / throughput of the baseline",
+        )
+        drawn, ends = [], []
+        for ax, table in panels:
+            if table["ratio"].isna().all():
+                continue
+            table = table.assign(
+                value=table["ratio"], low=table["ratio_low"], high=table["ratio_high"]
+            )
+            dots = draw_runs(ax, table, looks, "start_ratios")
+            draw_values(ax, table, looks)
+            ax.axvspan(
+                1 / (1 + MARGIN), 1 + MARGIN, color=style.BOUND_COLOUR, linewidth=0, zorder=0
+            )
+            ax.axvline(1, **style.IDEAL)
+            drawn.append((ax, table))
+            ends.append(_ends(table, dots))
+        for ax, table in drawn:  # all panels have one scale
+            ax.set_xlim(max(min(low for low, _ in ends), 0), max(high for _, high in ends))
+            mark_cut(ax, table, looks)
+            _tick_baseline(ax)
+        return figure
 
     def enough(self, points: pd.DataFrame) -> bool:
         return several_starts(points)
@@ -384,5 +430,10 @@ class Comparison(Question):
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return nearest(points)
 
-    def say(self, points: pd.DataFrame) -> list[str]:
-        return compared(points)
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        points = points if "again_decision" in points else points.assign(**_NOT_AGAIN)
+        return {
+            "best": next(iter(records(_best(points))), {}),
+            "groups": compared(points),
+            "growths": growths(points),
+        }

@@ -21,8 +21,7 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.figures.scaling import line_looks
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
-from ddl_tools.analysis.plot.rows import cell_text
-from ddl_tools.analysis.question import Question, Tables, largest, question
+from ddl_tools.analysis.question import Question, Tables, largest, question, records
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.emulation.options import Emulated
 from ddl_tools.estimate import three_digits
@@ -128,66 +127,6 @@ def _calculated(spec: RunSpec, rate: float) -> float:
         return float("nan")
 
 
-@styled
-def draw_emulated(points: pd.DataFrame) -> Figure:
-    """Return E over emulated nodes, in the colours of the frameworks, dashed."""
-    drawn = points[points["value"].notna()]
-    looks = line_looks(drawn, first=1)
-    smaller = captions.counted("", drawn["emu_shrink"])
-    calculated, horovod = drawn["calculated"].notna().any(), drawn["strategy"].eq("horovod").any()
-    alone = points["world_size"] == 1  # the base, which stands in each panel
-    once = points[~alone | ~points.duplicated(["study", "line", "world_size"])]
-    rejected = int(once["unfaithful"].sum())
-    baseless = sorted(set(points.loc[points["n"] > 0, "line"]) - set(drawn["line"]))
-    figure, panels = panel_figure(
-        f"EMULATED: {_slowest(drawn)}",
-        points,
-        handles(looks),
-        [
-            f"Nodes are network namespaces of one machine; ResNet50's gradients {smaller} times "
-            "smaller. In brackets: the link represented.",
-            *captions.provenance(points, "the ratio"),
-            *(["Crosses: calculated, nothing fitted."] if calculated else []),
-            *(["Open: one run."] if _single(drawn).any() else []),
-            *([f"Rejected: {rejected} runs."] if rejected else []),
-            *[f"No run of one rank: {name}." for name in baseless],
-            *(["Horovod's negotiation is not scaled."] if horovod else []),
-        ],
-        2.0,
-        columns=3,
-    )
-    for ax, part in panels:
-        part = part[part["value"].notna()]
-        curves.rank_axis(ax, part["world_size"], "emulated nodes G")
-        ax.set_ylabel("parallel efficiency E")
-        ax.set_ylim(0, 1.1)
-        ax.axhline(1, **style.IDEAL)
-        for number, (line, look) in enumerate(looks.items()):
-            own = part[part["line"] == line].sort_values("world_size")
-            x = curves.apart(ax, own["world_size"], number, len(looks))
-            curves.line(ax, x, own, look | {"markersize": 5})
-            ax.plot(x, own["calculated"], "x", color="black", markersize=3.5, zorder=7)
-            one = _single(own)
-            ax.plot(x[one], own.loc[one, "value"], zorder=6, markersize=5,
-                    **look | {"linestyle": "none", "markerfacecolor": "white"})  # fmt: skip
-    return figure
-
-
-def _slowest(drawn: pd.DataFrame) -> str:
-    """Return the efficiencies on the most nodes, at the slowest links with the most repeats."""
-    if drawn.empty:
-        return "nothing measured here yet"
-    most = drawn[drawn["world_size"] == drawn["world_size"].max()]
-    fewest = most.groupby("emu_link_mbit")["n"].min()
-    rate = fewest.index[fewest == fewest.max()].min()
-    here = most[most["emu_link_mbit"] == rate].sort_values("value")
-    ends = here if len(here) < 2 else here.iloc[[-1, 0]]
-    steps = captions.span(here["emu_step_ms"] / 1e3, "{:g}")
-    reached = " and ".join(f"{one.value:.2f} with {one.line}" for one in ends.itertuples())
-    nodes = most["world_size"].iloc[0]
-    return f"on {nodes} nodes at {rate:g} Mbit/s and {steps} s a step: E is {reached}"
-
-
 def _single(points: pd.DataFrame) -> "pd.Series[bool]":
     """Say which values rest on a single run; the base is 1 by definition."""
     return (points["n"] == 1) & (points["world_size"] > 1)
@@ -202,12 +141,74 @@ class EmulatedEfficiency(Question):
     needs = "emulated runs on one node and on several"
     columns = "line emu_link_mbit emu_step_ms represents_gbit world_size value calculated n"
     value = "efficiency E"
+    text = """
+{% macro where(row) %}
+{{ row.world_size }} emulated nodes with links of {{ "%g" | format(row.emu_link_mbit) }} Mbit/s and
+steps of {{ "%g" | format(row.emu_step_ms / 1000) }} s
+{% endmacro %}
+{% for rows in links[:1] %}
+- EMULATED: {{ rows[0].line }} reaches an efficiency of {{ rows[0] | estimate }}
+{% if rows | length > 1 %} and {{ rows[-1].line }} one of {{ rows[-1] | estimate }}{% endif %}
+ on {{ where(rows[0]) }}.
+{% else %}
+- EMULATED: nothing measured here yet.
+{% endfor %}
+{% for rows in links %}
+- Efficiency on {{ where(rows[0]) }}:
+{% for row in rows %}
+{{ row.line }} {{ row | estimate }}{{ "" if loop.last else "; " }}
+{% endfor %}
+.
+{% endfor %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return emulated_points(tables.runs)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_emulated(points)
+        """Return E over emulated nodes, in the colours of the frameworks, dashed."""
+        drawn = points[points["value"].notna()]
+        looks = line_looks(drawn, first=1)
+        smaller = captions.counted("", drawn["emu_shrink"])
+        calculated = drawn["calculated"].notna().any()
+        horovod = drawn["strategy"].eq("horovod").any()
+        alone = points["world_size"] == 1  # the base, which stands in each panel
+        once = points[~alone | ~points.duplicated(["study", "line", "world_size"])]
+        rejected = int(once["unfaithful"].sum())
+        baseless = sorted(set(points.loc[points["n"] > 0, "line"]) - set(drawn["line"]))
+        figure, panels = panel_figure(
+            self.title(points),
+            points,
+            handles(looks),
+            [
+                "Nodes are network namespaces of one machine; ResNet50's gradients "
+                f"{smaller} times smaller. In brackets: the link represented.",
+                *captions.provenance(points, "the ratio"),
+                *(["Crosses: calculated, nothing fitted."] if calculated else []),
+                *(["Open: one run."] if _single(drawn).any() else []),
+                *([f"Rejected: {rejected} runs."] if rejected else []),
+                *[f"No run of one rank: {name}." for name in baseless],
+                *(["Horovod's negotiation is not scaled."] if horovod else []),
+            ],
+            2.0,
+            columns=3,
+        )
+        for ax, part in panels:
+            part = part[part["value"].notna()]
+            curves.rank_axis(ax, part["world_size"], "emulated nodes G")
+            ax.set_ylabel("parallel efficiency E")
+            ax.set_ylim(0, 1.1)
+            ax.axhline(1, **style.IDEAL)
+            for number, (line, look) in enumerate(looks.items()):
+                own = part[part["line"] == line].sort_values("world_size")
+                x = curves.apart(ax, own["world_size"], number, len(looks))
+                curves.line(ax, x, own, look | {"markersize": 5})
+                ax.plot(x, own["calculated"], "x", color="black", markersize=3.5, zorder=7)
+                one = _single(own)
+                ax.plot(x[one], own.loc[one, "value"], zorder=6, markersize=5,
+                        **look | {"linestyle": "none", "markerfacecolor": "white"})  # fmt: skip
+        return figure
 
     def enough(self, points: pd.DataFrame) -> bool:
         """Say whether any panel compares curves: the answer has all that a single one shows."""
@@ -216,16 +217,8 @@ class EmulatedEfficiency(Question):
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return largest(points).sort_values("emu_link_mbit", ascending=False, kind="stable")
 
-    def say(self, points: pd.DataFrame) -> list[str]:
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
         """Return E on the most nodes: at the rate with the most runs first, the slowest first."""
-        parts = [part for _, part in largest(points).groupby(["emu_link_mbit", "emu_step_ms"])]
-        found = []
-        for part in sorted(parts, key=lambda part: -part["n"].min()):
-            texts = [f"{row['line']} {cell_text(row, 'value')}" for row in part.to_dict("records")]
-            first = part.iloc[0]
-            found.append(
-                f"Efficiency on {first['world_size']} emulated nodes with links of "
-                f"{first['emu_link_mbit']:g} Mbit/s and steps of {first['emu_step_ms'] / 1e3:g} s: "
-                f"{'; '.join(texts)}."
-            )
-        return found
+        links = [part for _, part in largest(points).groupby(["emu_link_mbit", "emu_step_ms"])]
+        links.sort(key=lambda part: -part["n"].min())
+        return {"links": [records(part) for part in links]}

@@ -13,9 +13,8 @@ from ddl_tools.analysis.figures.study_rows import (
     studies,
     value_range,
 )
-from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.question import Question, Tables, in_percent, question
-from ddl_tools.names import plural
 
 ACCURACY = typed(WHO_ROWS, "dataset", REACHED, "repeats", ORIGIN)
 
@@ -45,6 +44,14 @@ class AccuracyByLibrary(Question):
     needs = "several libraries that evaluated"
     columns = "label value n"
     value = "top-1 accuracy (%)"
+    text = """
+{% for ranks, values in sizes.items() %}
+- Top-1 accuracy of the libraries on {{ dataset }} with {{ ranks | plural("rank") }}:
+{{ (100 * values) | span("{:.1f}") }} %.
+{% else %}
+- No two libraries were evaluated here.
+{% endfor %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return accuracy_points(tables.runs)
@@ -55,12 +62,7 @@ class AccuracyByLibrary(Question):
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return in_percent(points[points["n"] > 0]).sort_values("value", ascending=False)
 
-    def say(self, points: pd.DataFrame) -> list[str]:
-        """Return the accuracies that the libraries reach on each number of ranks."""
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
         known = points[points["n"] > 0]
         names = ", ".join(map(style.dataset_name, known["dataset"].unique()))
-        return [
-            f"Top-1 accuracy of the libraries on {names} with {plural(ranks, 'rank')}: "
-            f"{captions.span(100 * values, '{:.1f}')} %."
-            for ranks, values in known.groupby("world_size")["value"]
-        ]
+        return {"dataset": names, "sizes": dict(iter(known.groupby("world_size")["value"]))}

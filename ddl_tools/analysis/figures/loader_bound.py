@@ -131,56 +131,6 @@ def _limit(row: dict[str, Any], halves: Estimate) -> str:
     return "either"
 
 
-@styled
-def draw(points: pd.DataFrame) -> Figure:
-    """Return each throughput beside that of its halves, a row each, and what limits it.
-
-    Rows without both halves are left out, unless there are no others.
-    """
-    table = named(points)
-    known = table["bound"].notna()
-    table = table[known] if known.any() else table
-    looks = style.strategy_looks(table["framework_strategy"])
-    figure, panels = row_figure(
-        _finding(points),
-        table,
-        [
-            *handles(style.strategies_named(looks), markersize=5),
-            *handles({_NAMES[half]: look for half, look in _LOOKS.items()},
-                     color=_COLOUR),
-        ],
-        [
-            "Limit: named where the interval of throughput / bound lies within "
-            f"{100 * MARGIN:g} % of 1, or below.",
-            *captions.provenance(table, "the mean"),
-            *captions.not_drawn("Without both halves,", int((~known).sum() if known.any() else 0)),
-        ],
-        ["n", "images/s", "of the bound", "limit"],
-        lambda one: _cells(one.iloc[0]),
-        "throughput (images/s)",
-    )  # fmt: skip
-    for ax, part in panels:
-        for half, look in _LOOKS.items():
-            own = part.assign(value=part[half], low=part[f"{half}_low"], high=part[f"{half}_high"])
-            ax.errorbar(own["value"], own["row"], xerr=intervals(own), linestyle="none",
-                        color=_COLOUR, elinewidth=0.8, zorder=3, **look)  # fmt: skip
-        draw_values(ax, part, looks)
-        ax.set_xscale("log")
-        reach = part[["value", "loading", "training"]].stack()
-        log_ticks(ax.xaxis, reach.min(), reach.max())
-    return figure
-
-
-def _finding(points: pd.DataFrame) -> str:
-    """Return how far below its bound the farthest configuration trains, and what limits it."""
-    known = points[points["ratio"].notna()]
-    if known.empty:
-        return "No configuration was measured beside both of its halves"
-    least = named(known).sort_values("ratio", kind="stable").iloc[0]
-    ratio = Estimate.of(least, "ratio")
-    return f"{least['label']} reaches {ratio:.2f} of its bound; limit: {least['limit']}"
-
-
 def _cells(row: pd.Series) -> list[str]:
     """Return n, throughput, its share of the bound and what limits."""
     value = three_digits(row["value"]) if row["n"] else "none"
@@ -197,16 +147,62 @@ class LoaderBound(Question):
     column = "bound"
     columns = "label value loading training share n"
     value = "throughput (images/s)"
-    line = (
-        "{label} reaches {share} of its bound; its loader alone delivers {ahead} times the "
-        "throughput of synthetic data."
-    )
+    text = """
+{% if rows %}
+- {{ rows[0].label }} reaches {{ rows[0].share }} of its bound; limit: {{ rows[0].limit }}.
+{% else %}
+- No configuration was measured beside both of its halves.
+{% endif %}
+{% for row in rows %}
+- {{ row.label }} reaches {{ row.share }} of its bound; its loader alone delivers
+{{ row.ahead | number }} times the throughput of synthetic data.
+{% endfor %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return points(tables.runs, tables.windows)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw(points)
+        """Return each throughput beside that of its halves, a row each, and what limits it.
+
+        Rows without both halves are left out, unless there are no others.
+        """
+        table = named(points)
+        known = table["bound"].notna()
+        table = table[known] if known.any() else table
+        rest = int((~known).sum()) if known.any() else 0
+        looks = style.strategy_looks(table["framework_strategy"])
+        figure, panels = row_figure(
+            self.title(points),
+            table,
+            [
+                *handles(style.strategies_named(looks), markersize=5),
+                *handles({_NAMES[half]: look for half, look in _LOOKS.items()},
+                         color=_COLOUR),
+            ],
+            [
+                "Limit: named where the interval of throughput / bound lies within "
+                f"{100 * MARGIN:g} % of 1, or below.",
+                *captions.provenance(table, "the mean"),
+                *captions.not_drawn("Without both halves,", rest),
+            ],
+            ["n", "images/s", "of the bound", "limit"],
+            lambda one: _cells(one.iloc[0]),
+            "throughput (images/s)",
+        )  # fmt: skip
+        for ax, part in panels:
+            for half, look in _LOOKS.items():
+                own = part.assign(
+                    value=part[half], low=part[f"{half}_low"], high=part[f"{half}_high"]
+                )
+                ax.errorbar(own["value"], own["row"], xerr=intervals(own), linestyle="none",
+                            color=_COLOUR, elinewidth=0.8, zorder=3, **look)  # fmt: skip
+            draw_values(ax, part, looks)
+            ax.set_xscale("log")
+            reach = part[["value", "loading", "training"]].stack()
+            log_ticks(ax.xaxis, reach.min(), reach.max())
+        return figure
 
     def enough(self, points: pd.DataFrame) -> bool:
         return several_starts(points)

@@ -12,13 +12,8 @@ from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.study_rows import REACHED, WHO_ROWS, Groups, studies, value_range
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
-from ddl_tools.analysis.plot.rows import (
-    count_text,
-    draw_values,
-    percent,
-    row_figure,
-)
-from ddl_tools.analysis.question import Question, Tables, question
+from ddl_tools.analysis.plot.rows import count_text, draw_values, row_figure
+from ddl_tools.analysis.question import Question, Tables, question, records, usable
 from ddl_tools.estimate import three_digits
 
 MEMORY = typed(WHO_ROWS, REACHED, "repeats state throughput", ORIGIN)
@@ -80,39 +75,6 @@ def _state(run: pd.Series) -> float:
     return state_bytes(run["parameters"], shards, run["world_size"], run["momentum"] > 0)
 
 
-@styled
-def draw_memory(points: pd.DataFrame) -> Figure:
-    """Return the peak memory of each configuration, the least on top, beside its arithmetic."""
-    points = style.with_framework_strategy(points)
-    looks = style.strategy_looks(points["framework_strategy"])
-    known = points[points["n"] > 0]
-    title = "No study measured here has recorded the memory of two strategies"
-    if len(known):
-        rows = least_of_each(known)
-        least, most = rows.iloc[0], rows.iloc[-1]
-        share = least["value"] / most["value"]
-        runs = (np.array(one["repeats"].split(";"), dtype=float) for one in (least, most))
-        doubt = captions.doubt(estimates.unpaired_ratio(*runs))
-        other = style.strategy_name(most["framework_strategy"])
-        title = f"{least['label']} needs {percent(share)} of the least memory of {other}"
-        title += f": {doubt}" if doubt else ""
-    figure, panels = row_figure(
-        title,
-        points,
-        [*handles(style.strategies_named(looks)), *handles({_STATE_NAME: _STATE}, color="#555555")],
-        ["The most of any rank in warm training epochs, bars down to the least of n runs. "
-         "On a CPU: memory above that before the network.", *captions.provenance(points, "")],
-        ["n", "GiB", "images/s"],
-        lambda one: _memory_cells(one.iloc[0]),
-        "peak memory of a rank (GiB)",
-    )  # fmt: skip
-    for ax, table in panels:
-        ax.plot(table["state"], table["row"], linestyle="none", color="#555555", **_STATE)
-        draw_values(ax, table, looks)
-        ax.set_xlim(left=0)
-    return figure
-
-
 def least_of_each(points: pd.DataFrame) -> pd.DataFrame:
     """Return the configuration with the least memory of each strategy, the least first.
 
@@ -137,30 +99,65 @@ class Memory(Question):
     needs = "FSDP or ZeRO beside another strategy, and runs with their memory"
     columns = "label value state throughput n"
     value = "peak memory of a rank (GiB)"
+    text = """
+{% macro of(row) %}
+{{ row.label }}, {{ "%.2f" | format(row.value) }} GiB at {{ row.throughput | number }} images/s
+{% endmacro %}
+{% if not each %}
+- No study measured here has recorded the memory of two strategies.
+{% else %}
+- {{ each[0].label }} needs {{ (each[0].value / each[-1].value) | percent }} of the least memory of
+{{ each[-1].strategy }}{{ ": " ~ doubt if doubt else "" }}.
+- Least memory: {{ of(each[0]) }}; highest throughput: {{ of(fastest) }}.
+- Least memory of each strategy (GiB):
+{% for row in each %}
+{{ row.strategy }} {{ "%.2f" | format(row.value) }}{{ "" if loop.last else "; " }}
+{% endfor %}
+.
+{% endif %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return memory_points(tables.runs)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_memory(points)
+        """Return the peak memory of each configuration, the least on top, beside its arithmetic."""
+        points = style.with_framework_strategy(points)
+        looks = style.strategy_looks(points["framework_strategy"])
+        figure, panels = row_figure(
+            self.title(points),
+            points,
+            [*handles(style.strategies_named(looks)),
+             *handles({_STATE_NAME: _STATE}, color="#555555")],
+            ["The most of any rank in warm training epochs, bars down to the least of n runs. "
+             "On a CPU: memory above that before the network.", *captions.provenance(points, "")],
+            ["n", "GiB", "images/s"],
+            lambda one: _memory_cells(one.iloc[0]),
+            "peak memory of a rank (GiB)",
+        )  # fmt: skip
+        for ax, table in panels:
+            ax.plot(table["state"], table["row"], linestyle="none", color="#555555", **_STATE)
+            draw_values(ax, table, looks)
+            ax.set_xlim(left=0)
+        return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return points[points["n"] > 0]
 
-    def say(self, points: pd.DataFrame) -> list[str]:
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
         """Return the least memory of all configurations and of each strategy, and the fastest."""
-        known = self.rows(points)
-        rows = least_of_each(known).to_dict("records")
-        each = [
-            f"{style.strategy_name(row['framework_strategy'])} {row['value']:.2f}" for row in rows
-        ]
-        fastest = known.loc[known["throughput"].idxmax()]
-        least, highest = (
-            f"{row['label']}, {row['value']:.2f} GiB at {three_digits(row['throughput'])} images/s."
-            for row in (rows[0], fastest)
-        )
-        return [
-            f"Least memory: {least}",
-            f"Least memory of each strategy (GiB): {'; '.join(each)}.",
-            f"Highest throughput: {highest}",
-        ]
+        known = usable(self.rows(points))
+        if known.empty:
+            return {"each": []}
+        each = least_of_each(known)
+        least, most = each.iloc[0], each.iloc[-1]
+        runs = (np.array(one["repeats"].split(";"), dtype=float) for one in (least, most))
+        return {
+            "each": [
+                row | {"strategy": style.strategy_name(row["framework_strategy"])}
+                for row in records(each)
+            ],
+            "doubt": captions.doubt(estimates.unpaired_ratio(*runs)),
+            "fastest": records(known.loc[[known["throughput"].idxmax()]])[0],
+        }

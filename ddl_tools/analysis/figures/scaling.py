@@ -20,7 +20,15 @@ from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
 from ddl_tools.analysis.plot.rows import cell_text
 from ddl_tools.analysis.plot.style import SEPARATOR
-from ddl_tools.analysis.question import Question, Tables, largest, question, with_line
+from ddl_tools.analysis.question import (
+    Question,
+    Tables,
+    largest,
+    question,
+    records,
+    usable,
+    with_line,
+)
 from ddl_tools.estimate import Estimate
 from ddl_tools.names import plural
 
@@ -116,111 +124,38 @@ def batch_points(configurations: pd.DataFrame) -> pd.DataFrame:
     return stack([table.sort_values(order)], BATCHES)
 
 
-@styled
-def draw_throughput(points: pd.DataFrame) -> Figure:
-    """Return images/s over ranks, beside proportional scaling."""
-    points = style.with_framework_strategy(points)
-    legend = curves.legend(points, "ideal from its own base")
-    caption = captions.provenance(points)
-    figure, panels = panel_figure(_grown(points), points, legend, caption, 2.1, columns=2)
-    for ax, part in panels:
-        curves.rank_axis(ax, part["world_size"])
-        ends = pd.Series(curves.draw_ideals(ax, part), dtype=float)
-        curves.rate_axis(ax, pd.concat([part[_VALUES].stack(), ends]))
-        curves.draw_measured(ax, part, points)
-    return figure
+def _growth(points: pd.DataFrame, keys: list[str], x: str) -> dict[str, Any]:
+    """Return how throughput grows from the least to the most `x`, of the line where most.
 
-
-@styled
-def draw_efficiency(points: pd.DataFrame) -> Figure:
-    """Return E over ranks, ours and the paper's; without ours, a small figure."""
-    points = style.with_framework_strategy(points)
-    is_ours = points["source"].eq("measured")
-    ours, theirs = points[is_ours], points[~is_ours]
-    measured = bool((ours["n"] > 0).any())
-    base = captions.counted("G0", points["base_world_size"].dropna()) or "G0 = 4"
-    figure, panels = panel_figure(
-        _remains(ours if measured else theirs, "measured" if measured else "stated"),
-        points,
-        curves.legend(points, "ideal"),
-        [
-            f"E relative to {base}; batch per rank fixed.",
-            *captions.provenance(ours, "the ratio"),
-            *captions.statements(theirs),
-        ],
-        2.1 if measured else 1.7,
-        columns=2,
-        note="" if measured else STATED_ONLY,
-    )
-    top = max(1.1, 1.05 * points[["value", "high"]].max().max())
-    for ax, part in panels:
-        own = part["source"].eq("measured")
-        mine, stated = part[own], part[~own]
-        ax.set_ylim(0, top)
-        ax.set_ylabel("parallel efficiency E")
-        curves.rank_axis(ax, [*mine["world_size"], *(_PAPER_RANGE if len(stated) else ())])
-        ax.axhline(1, **style.IDEAL)
-        curves.draw_measured(ax, mine, points)
-        curves.draw_stated(ax, stated, points)
-    return figure
-
-
-def _grown(points: pd.DataFrame) -> str:
-    """Return by how much throughput grows from the fewest to the most ranks, at best."""
-    known = points[points["value"].notna()]
-    if known.empty:
-        return "Nothing measured here yet at two numbers of ranks"
-    return _growth(known, ["panel", *CONFIGURATION], "world_size", "From {} to {} ranks")
-
-
-def _growth(known: pd.DataFrame, keys: list[str], x: str, sizes: str) -> str:
-    """Return how many times throughput grows from the least to the most `x`, at best of all lines.
-
-    `sizes` says between which two sizes.
+    Nothing without points. Synthetic data is a control where others read.
     """
+    known = usable(points[points["value"].notna()])
+    if known.empty:
+        return {}
     lines = known.sort_values(x).groupby(keys, dropna=False)
     ends = [own.iloc[[0, -1]] for _, own in lines]
     best = max(ends, key=lambda pair: pair["value"].iloc[1] / pair["value"].iloc[0])
     rows = best.to_dict("records")
     first, last = (estimates.of_interval(row["n"], Estimate.of(row)) for row in rows)
     ratio = estimates.product(last, estimates.scaled(first, power=-1))
-    text = f"throughput grows {ratio.alone()}-fold at most"
-    return ": ".join(filter(None, [f"{sizes.format(*best[x])}, {text}", captions.doubt(ratio)]))
+    return {"line": rows[0]["line"], "sizes": list(best[x]), "ratio": ratio.alone(),
+            "doubt": captions.doubt(ratio)}  # fmt: skip
 
 
-def _remains(points: pd.DataFrame, how: str) -> str:
+def _remaining(stated: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the efficiencies at the most ranks of each kind of loader, else their lower bound.
 
     Neither one that follows from statements, nor a statement that another one contradicts.
     """
-    doubtful = points["contradiction"].notna() | points["source"].eq("derived")
-    known = points[points["value"].notna() & points["bound"].ne("upper") & ~doubtful]
-    parts = []
+    doubtful = stated["contradiction"].notna() | stated["source"].eq("derived")
+    known = stated[stated["value"].notna() & stated["bound"].ne("upper") & ~doubtful]
+    found = []
     for kind, part in known.groupby(known["loader"].map(_kind), sort=False):
-        at = part["world_size"].max()
-        here = part[part["world_size"] == at]
+        most = part["world_size"].max()
+        here = part[part["world_size"] == most]
         values = here.loc[here["bound"] == "value", "value"]
-        reached = captions.span(values) if len(values) else f"over {here['value'].min():.2f}"
-        parts.append(f"{reached} on {at} ranks with {kind}")
-    return f"Efficiency is {', '.join(parts)}" if parts else f"No efficiency is {how}"
-
-
-@styled
-def draw_batches(points: pd.DataFrame) -> Figure:
-    """Return images/s over the batch of a rank, in looks of framework and number of ranks."""
-    looks = line_looks(points)
-    title = "Nothing measured here yet at several batch sizes"
-    known = points[points["value"].notna()]
-    if len(known):
-        title = _growth(known, ["panel", "line"], "local_batch_size", "From batch {} to {}")
-    caption = captions.provenance(points)
-    figure, panels = panel_figure(title, points, handles(looks), caption, 2.2)
-    for ax, part in panels:
-        part = part[part["n"] > 0]
-        curves.batch_axis(ax, part["local_batch_size"], "batch of a rank (images)")
-        curves.rate_axis(ax, part[_VALUES].stack())
-        curves.lines(ax, part, "local_batch_size", "line", looks, markersize=5)
-    return figure
+        found.append({"kind": kind, "ranks": most, "known": values, "over": here["value"].min()})
+    return found
 
 
 def line_looks(points: pd.DataFrame, first: int = 0) -> style.Looks:
@@ -253,16 +188,42 @@ class ThroughputOfRanks(Question):
     over = "world_size"
     columns = "line world_size value n"
     value = "throughput (images/s)"
-    line = "{line}: {value} images/s on {world_size} ranks."
+    text = """
+{% if growth %}
+- {{ growth.line }} trains {{ growth.ratio }} times as fast on
+{{ growth.sizes[1] | plural("rank") }} as on {{ growth.sizes[0] }}
+{{ ": " ~ growth.doubt if growth.doubt else "" }}.
+{% else %}
+- Nothing measured here yet at two numbers of ranks.
+{% endif %}
+{% for row in rows %}
+- {{ row.line }}: {{ row | estimate }} images/s on {{ row.world_size | plural("rank") }}.
+{% endfor %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return throughput_points(tables.configurations)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_throughput(points)
+        """Return images/s over ranks, beside proportional scaling."""
+        points = style.with_framework_strategy(points)
+        legend = curves.legend(points, "ideal from its own base")
+        caption = captions.provenance(points)
+        figure, panels = panel_figure(self.title(points), points, legend, caption, 2.1, columns=2)
+        for ax, part in panels:
+            curves.rank_axis(ax, part["world_size"])
+            ends = pd.Series(curves.draw_ideals(ax, part), dtype=float)
+            curves.rate_axis(ax, pd.concat([part[_VALUES].stack(), ends]))
+            curves.draw_measured(ax, part, points)
+        return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return largest(with_line(points))
+
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        growth = _growth(with_line(points), ["panel", *CONFIGURATION], "world_size")
+        return super().facts(points) | {"growth": growth}
 
 
 @question("throughput_vs_batch_size")
@@ -275,16 +236,40 @@ class ThroughputOfBatch(Question):
     over = "local_batch_size"
     columns = "line local_batch_size value n"
     value = "throughput (images/s)"
-    line = "{line}: {value} images/s at batch {local_batch_size}."
+    text = """
+{% if growth %}
+- {{ growth.line }} trains {{ growth.ratio }} times as fast with batch {{ growth.sizes[1] }}
+as with batch {{ growth.sizes[0] }}{{ ": " ~ growth.doubt if growth.doubt else "" }}.
+{% else %}
+- Nothing measured here yet at several batch sizes.
+{% endif %}
+{% for row in rows %}
+- {{ row.line }}: {{ row | estimate }} images/s at batch {{ row.local_batch_size }}.
+{% endfor %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return batch_points(tables.configurations)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_batches(points)
+        """Return images/s over the batch of a rank, in looks of framework and number of ranks."""
+        looks = line_looks(points)
+        caption = captions.provenance(points)
+        figure, panels = panel_figure(self.title(points), points, handles(looks), caption, 2.2)
+        for ax, part in panels:
+            part = part[part["n"] > 0]
+            curves.batch_axis(ax, part["local_batch_size"], "batch of a rank (images)")
+            curves.rate_axis(ax, part[_VALUES].stack())
+            curves.lines(ax, part, "local_batch_size", "line", looks, markersize=5)
+        return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return largest(points, "local_batch_size")
+
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        growth = _growth(points, ["panel", "line"], "local_batch_size")
+        return super().facts(points) | {"growth": growth}
 
 
 @question("efficiency")
@@ -296,13 +281,60 @@ class Efficiency(Question):
     needs = f"a network and loader {_SIZES}"
     over = "world_size"
     columns = "line world_size efficiency statement"
-    line = "{line} on {world_size} ranks: E {efficiency}."
+    text = """
+{% if best %}
+- {{ best.line }} reaches an efficiency of {{ best | estimate }} on
+{{ best.world_size | plural("rank") }}.
+{% elif stated %}
+- Efficiency is
+{% for one in stated %}
+{{ one.known | span if one.known | length else "over %.2f" | format(one.over) }}
+on {{ one.ranks }} ranks with {{ one.kind }}{{ "" if loop.last else ", " }}
+{% endfor %}
+.
+{% else %}
+- No efficiency is measured or stated.
+{% endif %}
+{% for row in rows %}
+- {{ row.line }} on {{ row.world_size | plural("rank") }}: E {{ row.efficiency }}.
+{% endfor %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return efficiency_points(tables.configurations, tables.paper)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_efficiency(points)
+        """Return E over ranks, ours and the paper's; without ours, a small figure."""
+        points = style.with_framework_strategy(points)
+        is_ours = points["source"].eq("measured")
+        ours, theirs = points[is_ours], points[~is_ours]
+        measured = bool((ours["n"] > 0).any())
+        base = captions.counted("G0", points["base_world_size"].dropna()) or "G0 = 4"
+        figure, panels = panel_figure(
+            self.title(points),
+            points,
+            curves.legend(points, "ideal"),
+            [
+                f"E relative to {base}; batch per rank fixed.",
+                *captions.provenance(ours, "the ratio"),
+                *captions.statements(theirs),
+            ],
+            2.1 if measured else 1.7,
+            columns=2,
+            note="" if measured else STATED_ONLY,
+        )
+        top = max(1.1, 1.05 * points[["value", "high"]].max().max())
+        for ax, part in panels:
+            own = part["source"].eq("measured")
+            mine, stated = part[own], part[~own]
+            ax.set_ylim(0, top)
+            ax.set_ylabel("parallel efficiency E")
+            curves.rank_axis(ax, [*mine["world_size"], *(_PAPER_RANGE if len(stated) else ())])
+            ax.axhline(1, **style.IDEAL)
+            curves.draw_measured(ax, mine, points)
+            curves.draw_stated(ax, stated, points)
+        return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         """Return measured values on the most ranks; without any, each statement of the paper."""
@@ -313,3 +345,10 @@ class Efficiency(Question):
         stated = table[table["source"] == "stated"].drop_duplicates(["statement", "world_size"])
         stated = stated.sort_values(["world_size", "value"], ascending=False)
         return stated.assign(efficiency=stated["printed"])
+
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        best = usable(largest(with_line(points[points["source"] == "measured"])))
+        return super().facts(points) | {
+            "best": next(iter(records(best)), None),
+            "stated": _remaining(points[points["source"] != "measured"]),
+        }

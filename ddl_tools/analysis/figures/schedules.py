@@ -1,5 +1,7 @@
 """The learning rate of the schedules of the paper."""
 
+from typing import Any
+
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
@@ -7,7 +9,7 @@ from matplotlib.figure import Figure
 from ddl_core.config import RunSpec
 from ddl_core.schedules import learning_rate
 from ddl_tools.analysis.paper import Paper
-from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.plot.canvas import frame, handles, styled
 from ddl_tools.analysis.question import OF_NO_RUN, Question, Tables, question
 from ddl_tools.names import phrase
@@ -32,30 +34,6 @@ def schedule_points(paper: Paper) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["optimizer", "schedule", "epoch", "value"])
 
 
-@styled
-def draw_schedules(points: pd.DataFrame) -> Figure:
-    """Return the learning rate over epochs of the paper's schedules (its Fig. 8a)."""
-    names = list(points["schedule"].unique())
-    colours = {name: style.way_look("sgd", name, names)["color"] for name in names}
-    last = points.groupby("schedule")["value"].last()
-    figure, (ax,) = frame(
-        f"All schedules peak at {points['value'].max():g} and end at "
-        f"{captions.span(last, '{:.1g}')}",
-        ["the paper's training on 1024 GPUs"],
-        [2.4],
-        handles({phrase("schedule", name): {"color": hue} for name, hue in colours.items()},
-                linestyle="solid"),
-        [
-            "No run: computed by the code that training uses, with the paper's settings (Fig. 8a). "
-            "0.025 x 1024 at the peak, 5 epochs of linear warm-up.",
-        ],
-    )  # fmt: skip
-    sns.lineplot(points, x="epoch", y="value", hue="schedule", palette=colours, estimator=None,
-                 legend=False, ax=ax)  # fmt: skip
-    ax.set(yscale="log", xlabel="epoch", ylabel="learning rate")
-    return figure
-
-
 @question("schedules")
 class Schedules(Question):
     """The learning rate of each schedule over the epochs."""
@@ -64,15 +42,43 @@ class Schedules(Question):
     notebook = "15_schedules"
     needs = OF_NO_RUN
     columns = "epoch step cosine exponential"
-    line = "Rate after epoch {epoch}: step {step}, cosine {cosine}, exponential {exponential}."
+    text = """
+- All schedules peak at {{ "%g" | format(peak) }} and end at {{ ends | span("{:.1g}") }}.
+{% for row in rows %}
+- Rate after epoch {{ row.epoch }}: step {{ row.step | number }}, cosine {{ row.cosine | number }},
+exponential {{ row.exponential | number }}.
+{% endfor %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return schedule_points(tables.paper)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_schedules(points)
+        """Return the learning rate over epochs of the paper's schedules (its Fig. 8a)."""
+        names = list(points["schedule"].unique())
+        colours = {name: style.way_look("sgd", name, names)["color"] for name in names}
+        figure, (ax,) = frame(
+            self.title(points),
+            ["the paper's training on 1024 GPUs"],
+            [2.4],
+            handles({phrase("schedule", name): {"color": hue} for name, hue in colours.items()},
+                    linestyle="solid"),
+            [
+                "No run: computed by the code that training uses, with the paper's settings "
+                "(Fig. 8a). 0.025 x 1024 at the peak, 5 epochs of linear warm-up.",
+            ],
+        )  # fmt: skip
+        sns.lineplot(points, x="epoch", y="value", hue="schedule", palette=colours, estimator=None,
+                     legend=False, ax=ax)  # fmt: skip
+        ax.set(yscale="log", xlabel="epoch", ylabel="learning rate")
+        return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         """Return the rates of the schedules at every tenth epoch."""
         wide = points.pivot(index="epoch", columns="schedule", values="value").reset_index()
         return wide[(wide["epoch"] > 0) & (wide["epoch"] % 10 == 0)].astype({"epoch": int})
+
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        ends = points.groupby("schedule")["value"].last()
+        return super().facts(points) | {"peak": points["value"].max(), "ends": ends}

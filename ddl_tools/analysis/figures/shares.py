@@ -29,7 +29,7 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
-from ddl_tools.analysis.plot.rows import count_text, named, percent, stacked
+from ddl_tools.analysis.plot.rows import count_text, named, stacked
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.question import (
     OF_NO_RUN,
@@ -37,10 +37,13 @@ from ddl_tools.analysis.question import (
     Tables,
     in_percent,
     question,
+    records,
     several_starts,
+    usable,
     with_line,
 )
 from ddl_tools.analysis.tables import WINDOW, not_emulated, whole
+from ddl_tools.estimate import percent
 
 TRAINING = [name.removesuffix("_s") for name in Spent.model_fields]
 CAUSES = [*TRAINING, "evaluation"]
@@ -144,30 +147,6 @@ def _causes(
     ]
 
 
-def draw_epochs(points: pd.DataFrame) -> Figure:
-    """Return the shares of each epoch, and their cost against fewer ranks.
-
-    Rows without a base to be compared with are left out, unless there are no others.
-    """
-    known = parts_of_epochs(points)
-    silent = len(points.loc[points["cause"].isna(), ["panel", *_PLACE]].drop_duplicates())
-    return stacked(
-        known,
-        _costs(known),
-        style.TIME_COLOURS,
-        [
-            "Warm epochs, no profiler. Compute contains communication that backward hides; "
-            "transfer is the rest, of the rank that came last. Other: update, evaluation, end of "
-            "epoch. Efficiency: against the fewest ranks of the same strategy.",
-            *captions.provenance(known, ""),
-            *captions.not_drawn("Without this account,", silent),
-        ],
-        ["n", "E", "costs against fewer ranks"],
-        _losses,
-        "share of an epoch, mean over ranks",
-    )
-
-
 def parts_of_epochs(points: pd.DataFrame) -> pd.DataFrame:
     """Return a row per part of a bar that is drawn, its value and loss the sums over causes."""
     known = points[points["cause"].notna()]
@@ -177,19 +156,6 @@ def parts_of_epochs(points: pd.DataFrame) -> pd.DataFrame:
     keys = [name for name in table if name not in _MEANS]
     sums = table.groupby(keys, dropna=False, sort=False)[["value", "loss"]]
     return sums.sum(min_count=1).reset_index()
-
-
-def _costs(known: pd.DataFrame) -> str:
-    """Return the efficiencies, and the part that costs most."""
-    if known.empty:
-        return "No run measured here says where its time went"
-    if known["efficiency"].isna().all():
-        compute = known.loc[known["cause"] == "compute", "value"]
-        return f"Compute takes {captions.span(100 * compute, '{:.0f}')} % of an epoch"
-    ranked = known.sort_values("loss", ascending=False).drop_duplicates(["panel", *_PLACE])
-    worst, times = next(iter(ranked["cause"].value_counts().items()))
-    among = "" if times == len(ranked) else f" in {times} of {len(ranked)} configurations"
-    return f"Efficiency is {captions.span(known['efficiency'])}; {worst} costs most{among}"
 
 
 def costs(bar: pd.DataFrame) -> list[str]:
@@ -242,43 +208,9 @@ def profile_points(profiles: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(PROFILE)).astype(PROFILE)
 
 
-def draw_profiles(points: pd.DataFrame) -> Figure:
-    """Return the shares of the watched steps, and what communication was hidden."""
-    table = parts_of_profiles(points)
-    return stacked(
-        table,
-        _watched(table),
-        style.TIME_COLOURS,
-        [
-            "torch.profiler. Bars: means over ranks. Transfer, waiting: communication alone; "
-            "hidden: the rest. Idle: what the profiler does not see.",
-            *captions.provenance(table.assign(failed=0), ""),
-            *other_programs(points),
-        ],
-        ["n", "hidden"],
-        _hidden,
-        "share of the watched steps, mean over ranks",
-    )
-
-
 def parts_of_profiles(points: pd.DataFrame) -> pd.DataFrame:
     """Return points with the causes of a profile called as the parts of a bar."""
     return points.assign(cause=points["cause"].replace(_PARTS))
-
-
-def _watched(points: pd.DataFrame) -> str:
-    """Return the shares of compute and waiting: means over ranks, and extremes of single ranks."""
-    by_cause = points.set_index("cause")
-    if "compute" not in by_cause.index:
-        return "No profiled run measured here"
-    compute, waiting = by_cause.loc[["compute"]], by_cause.loc[[_PARTS["waiting"]]]
-    means = captions.span(100 * compute["value"], "{:.0f}")
-    single = captions.span(100 * pd.concat([compute["low"], compute["high"]]), "{:.0f}")
-    return (
-        f"Means over ranks: compute takes {means} % of the watched steps, waiting for slower ranks "
-        f"up to {percent(waiting['value'].max())}; single ranks compute in {single} % and wait in "
-        f"up to {percent(waiting['high'].max())}"
-    )
 
 
 def other_programs(points: pd.DataFrame) -> list[str]:
@@ -313,72 +245,25 @@ def kernel_points(paper: Paper) -> pd.DataFrame:
     return long.assign(value=long["value"] / 100, suspect=suspect, source=source, hardware=SYSTEM)
 
 
-@styled
-def draw_kernels(points: pd.DataFrame) -> Figure:
-    """Return the shares over GPUs, a panel per loader and network."""
-    names = [points["model"].map(style.model_name), points["loader"].map(style.loader_name)]
-    table = points.assign(panel=names[0] + ", " + names[1]).sort_values("loader", kind="stable")
-    figure, panels = panel_figure(
-        _all_reduce(points),
-        table,
-        handles({name: {"color": style.KERNEL_COLOURS[kind]} for kind, name in KERNELS.items()},
-                **_KERNEL),
-        [
-            "Table 2: PyTorch-DDP on JUWELS Booster, 64 images per GPU. Kernels only: a GPU that "
-            "waits for data is in no share, and ranks wait for each other in the all-reduce (C7). "
-            "Crossed: two rows share these values (C6).",
-        ],
-        1.5,
-        columns=3,
-        note=STATED_ONLY,
-    )  # fmt: skip
-    for ax, part in panels:
-        curves.rank_axis(ax, points["world_size"])
-        ax.set_ylim(0, 1)
-        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        sns.lineplot(part, x="world_size", y="value", hue="kind", palette=style.KERNEL_COLOURS,
-                     estimator=None, legend=False, ax=ax, **_KERNEL)  # fmt: skip
-        doubted = part[part["suspect"]]
-        ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
-    for number, (ax, _) in enumerate(panels):
-        ax.set_ylabel("" if number % 3 else "share of kernel time")
-    return figure
-
-
-def _all_reduce(points: pd.DataFrame) -> str:
-    """Return the share of the all-reduce at the fewest and the most GPUs that all rows have."""
-    own = points[points["kind"] == "allreduce"]
-    sizes = own.groupby("world_size").size()
-    shared = sizes.index[sizes == sizes.max()]
-    least, most = (
-        captions.span(100 * own.loc[own["world_size"] == size, "value"], "{:.0f}")
-        for size in (shared.min(), shared.max())
-    )
-    return (
-        f"All-reduce grows from {least} % of the kernel time on {shared.min()} GPUs to {most} % "
-        f"on {shared.max()}"
-    )
-
-
 def _bars(parts: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per configuration with its parts of the time in percent.
-
-    `parts` has them as text, after the efficiency and what it was lost to, where that is known.
-    """
+    """Return a row per configuration with its parts of the time in percent."""
     table = named(in_percent(parts))
     bars = table.groupby("label", sort=False).first()
-    names = {name: name.partition(" ")[0] for name in style.TIME_COLOURS}
-    for cause, name in names.items():
-        bars[name] = table[table["cause"] == cause].groupby("label")["value"].sum()
-    texts = []
-    for label, row in zip(bars.index, bars.to_dict("records"), strict=True):
-        kept, start = row.get("efficiency"), ""
-        if not pd.isna(kept):
-            lost = ", ".join(costs(table[table["label"] == label])) or "nothing"
-            start = f"efficiency {kept:.2f}; lost to {lost}; of an epoch "
-        shown = [f"{name} {row[name]:.0f} %" for name in names.values() if row[name] >= 1]
-        texts.append(start + ", ".join(shown))
-    return bars.assign(parts=texts).reset_index()
+    for cause in style.TIME_COLOURS:
+        own = table[table["cause"] == cause].groupby("label")["value"].sum()
+        bars[cause.partition(" ")[0]] = own
+    return bars.reset_index()
+
+
+# The parts of a bar that are a percent of it or more.
+_PARTS_OF = """
+{% macro parts(row) %}
+{% for name in names if row[name] >= 1 %}
+{{ name }} {{ "%.0f" | format(row[name]) }} %{{ "" if loop.last else ", " }}
+{% endfor %}
+{% endmacro %}
+"""
+_NAMES = [name.partition(" ")[0] for name in style.TIME_COLOURS]
 
 
 @question("kernel_shares")
@@ -389,12 +274,51 @@ class KernelShares(Question):
     notebook = "14_where_time_goes"
     needs = OF_NO_RUN
     columns = "line world_size allreduce io cudnn rest"
+    text = """
+- All-reduce grows from {{ least | span("{:.0f}") }} % of the kernel time on {{ sizes[0] }} GPUs
+to {{ most | span("{:.0f}") }} % on {{ sizes[1] }}.
+- "I/O" relative to cuDNN, with both loaders:
+{% for network, values in fractions.items() %}
+{{ network }} {{ values | span }}{{ "" if loop.last else "; " }}
+{% endfor %}
+. A loading time would depend on the loader.
+- The share of the all-reduce falls in {{ falls | length }} of {{ steps }} steps to more GPUs, by
+{{ falls | span }} points ({{ networks | join(", ") }}).
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return kernel_points(tables.paper)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_kernels(points)
+        """Return the shares over GPUs, a panel per loader and network."""
+        names = [points["model"].map(style.model_name), points["loader"].map(style.loader_name)]
+        table = points.assign(panel=names[0] + ", " + names[1]).sort_values("loader", kind="stable")
+        figure, panels = panel_figure(
+            self.title(points),
+            table,
+            handles({name: {"color": style.KERNEL_COLOURS[kind]} for kind, name in KERNELS.items()},
+                    **_KERNEL),
+            [
+                "Table 2: PyTorch-DDP on JUWELS Booster, 64 images per GPU. Kernels only: a GPU "
+                "that waits for data is in no share, and ranks wait for each other in the "
+                "all-reduce (C7). Crossed: two rows share these values (C6).",
+            ],
+            1.5,
+            columns=3,
+            note=STATED_ONLY,
+        )  # fmt: skip
+        for ax, part in panels:
+            curves.rank_axis(ax, points["world_size"])
+            ax.set_ylim(0, 1)
+            ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            sns.lineplot(part, x="world_size", y="value", hue="kind", palette=style.KERNEL_COLOURS,
+                         estimator=None, legend=False, ax=ax, **_KERNEL)  # fmt: skip
+            doubted = part[part["suspect"]]
+            ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
+        for number, (ax, _) in enumerate(panels):
+            ax.set_ylabel("" if number % 3 else "share of kernel time")
+        return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         """Return the shares at the most GPUs that all rows have."""
@@ -402,20 +326,23 @@ class KernelShares(Question):
         sizes = table["world_size"].value_counts()
         return table[table["world_size"] == sizes.index[sizes == sizes.max()].max()]
 
-    def say(self, points: pd.DataFrame) -> list[str]:
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        own = in_percent(points[points["kind"] == "allreduce"])
+        counts = own.groupby("world_size").size()
+        sizes = counts.index[counts == counts.max()]  # that all rows have
+        ends = (own.loc[own["world_size"] == size, "value"] for size in (sizes[0], sizes[-1]))
         wide = _in_columns(points[~points["suspect"]])
         networks = wide["line"].str.split(", ").str[-1]
         steps = wide.groupby("line")["allreduce"].diff().dropna()
         falls = -steps[steps < 0]
-        fractions = (wide["io"] / wide["cudnn"]).dropna().groupby(networks)
-        texts = [f"{network} {captions.span(values)}" for network, values in fractions]
-        return [
-            f'"I/O" relative to cuDNN, with both loaders: {"; ".join(texts)}. A loading time would '
-            "depend on the loader.",
-            f"The share of the all-reduce falls in {len(falls)} of {len(steps)} steps to more "
-            f"GPUs, by {captions.span(falls)} points "
-            f"({', '.join(networks[falls.index].unique())}).",
-        ]
+        return {
+            "sizes": (sizes[0], sizes[-1]),
+            **dict(zip(("least", "most"), ends, strict=True)),
+            "fractions": dict(iter((wide["io"] / wide["cudnn"]).dropna().groupby(networks))),
+            "steps": len(steps),
+            "falls": falls,
+            "networks": networks[falls.index].unique(),
+        }
 
 
 def _in_columns(points: pd.DataFrame) -> pd.DataFrame:
@@ -433,19 +360,67 @@ class TimeBudget(Question):
     needs = "runs with the parts of their time, at two numbers of ranks"
     also = "loss"
     columns = "label efficiency data compute transfer waiting other n"
-    line = "{label}: {parts}."
+    text = (
+        _PARTS_OF
+        + """
+{% if worst %}
+- {{ worst.label }} reaches an efficiency of {{ "%.2f" | format(worst.efficiency) }};
+{{ worst.cause }} costs most ({{ worst.loss | percent }}).
+{% elif rows %}
+- {{ rows[0].label }} computes for {{ "%.0f" | format(rows[0].compute) }} % of an epoch.
+{% else %}
+- No run measured here says where its time went.
+{% endif %}
+{% for row in rows %}
+- {{ row.label }}:
+{% if row.losses is not none %}
+efficiency {{ "%.2f" | format(row.efficiency) }};
+lost to {{ row.losses | join(", ") or "nothing" }}; of an epoch
+{% endif %}
+{{ parts(row) }}.
+{% endfor %}
+"""
+    )
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return epoch_points(tables.runs, tables.configurations)
 
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_epochs(points)
+        """Return the shares of each epoch, and their cost against fewer ranks.
+
+        Rows without a base to be compared with are left out, unless there are no others.
+        """
+        known = parts_of_epochs(points)
+        silent = len(points.loc[points["cause"].isna(), ["panel", *_PLACE]].drop_duplicates())
+        return stacked(
+            known,
+            self.title(points),
+            style.TIME_COLOURS,
+            [
+                "Warm epochs, no profiler. Compute contains communication that backward hides; "
+                "transfer is the rest, of the rank that came last. Other: update, evaluation, end "
+                "of epoch. Efficiency: against the fewest ranks of the same strategy.",
+                *captions.provenance(known, ""),
+                *captions.not_drawn("Without this account,", silent),
+            ],
+            ["n", "E", "costs against fewer ranks"],
+            _losses,
+            "share of an epoch, mean over ranks",
+        )
 
     def enough(self, points: pd.DataFrame) -> bool:
         return several_starts(points)
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return _bars(parts_of_epochs(points))
+
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        facts, table = super().facts(points), named(parts_of_epochs(points))
+        for row in facts["rows"]:
+            known = not pd.isna(row["efficiency"])
+            row["losses"] = costs(table[table["label"] == row["label"]]) if known else None
+        lost = usable(table[table["efficiency"].notna()]).sort_values("loss").tail(1)
+        return facts | {"worst": next(iter(records(lost)), None), "names": _NAMES}
 
 
 @question("time_shares")
@@ -456,12 +431,51 @@ class TimeShares(Question):
     notebook = "14_where_time_goes"
     needs = "profiled runs"
     columns = "label compute transfer waiting other idle n"
+    text = (
+        _PARTS_OF
+        + """
+{% macro extremes(row) %}
+single ranks {{ "{:.0f} to {:.0f}".format(row.low, row.high) }} %
+{% endmacro %}
+{% if not least %}
+- No profiled run measured here.
+{% else %}
+- {{ least.label }} computes in {{ "%.0f" | format(least.value) }} % of the watched steps
+({{ extremes(least) }})
+{% if waiting and waiting.high >= 1 %}
+ and waits for slower ranks in {{ "%.0f" | format(waiting.value) }} % ({{ extremes(waiting) }})
+{% endif %}
+.
+{% endif %}
+{% for row in rows %}
+- {{ row.label }}, mean over ranks: {{ parts(row) }}.
+{% endfor %}
+{% for text in others %}
+- {{ text }}
+{% endfor %}
+"""
+    )
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return profile_points(tables.profiles, tables.runs)
 
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_profiles(points)
+        """Return the shares of the watched steps, and what communication was hidden."""
+        table = parts_of_profiles(points)
+        return stacked(
+            table,
+            self.title(points),
+            style.TIME_COLOURS,
+            [
+                "torch.profiler. Bars: means over ranks. Transfer, waiting: communication alone; "
+                "hidden: the rest. Idle: what the profiler does not see.",
+                *captions.provenance(table.assign(failed=0), ""),
+                *other_programs(points),
+            ],
+            ["n", "hidden"],
+            _hidden,
+            "share of the watched steps, mean over ranks",
+        )
 
     def enough(self, points: pd.DataFrame) -> bool:
         return several_starts(points)
@@ -469,9 +483,15 @@ class TimeShares(Question):
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return _bars(parts_of_profiles(points))
 
-    def say(self, points: pd.DataFrame) -> list[str]:
-        """Return the parts of the first and the last configuration, and what else ran."""
-        rows = self.rows(points).to_dict("records")
-        ends = dict.fromkeys((0, len(rows) - 1))
-        lines = [f"{rows[one]['label']}, mean over ranks: {rows[one]['parts']}." for one in ends]
-        return [*(line[:1].upper() + line[1:] for line in lines), *other_programs(points)]
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        table, rows = named(in_percent(parts_of_profiles(points))), records(self.rows(points))
+        compute = table[table["cause"] == "compute"].sort_values("value", kind="stable")
+        least = records(compute.head(1))
+        waiting = table["cause"].eq(_PARTS["waiting"]) & table["label"].isin(compute["label"][:1])
+        return {
+            "rows": [*rows[:1], *rows[1:][-1:]],
+            "least": least[0] if least else None,
+            "waiting": records(table[waiting])[0] if waiting.any() else None,
+            "names": _NAMES,
+            "others": other_programs(points),
+        }

@@ -18,7 +18,6 @@ from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.question import Question, Tables, question, with_line
-from ddl_tools.names import plural
 
 TIMES = typed(
     "panel", WHO, "dataset local_batch_size world_size target n reached failed epochs",
@@ -62,32 +61,6 @@ def _time(group: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-@styled
-def draw_times(points: pd.DataFrame) -> Figure:
-    """Return the seconds to accuracy over ranks; a panel per setting, network and loader."""
-    points = style.with_framework_strategy(points)
-    looks = style.strategy_looks(points["framework_strategy"])
-    legend = handles(style.strategies_named(looks), markersize=5)
-    caption = _time_caption(points)
-    figure, panels = panel_figure(_fastest(points), points, legend, caption, 2.2)
-    for ax, part in panels:
-        curves.rate_axis(ax, part[["value", "low", "high"]].stack(), "seconds of training")
-        curves.rank_axis(ax, part["world_size"])
-        curves.lines(ax, part, "world_size", "framework_strategy", looks, markersize=5)
-    return figure
-
-
-def _fastest(points: pd.DataFrame) -> str:
-    known = points[points["value"].notna()]
-    if known.empty:
-        return "No configuration has reached the accuracy at two numbers of ranks"
-    best = known.loc[known["value"].idxmin()]
-    name = style.strategy_name(best["framework_strategy"])
-    ranks = plural(best["world_size"], "rank")
-    time = f"The shortest median time to {best['target']:.0%} is {best['value']:.3g} s"
-    return f"{time}: {name} on {ranks}"
-
-
 def _time_caption(points: pd.DataFrame) -> list[str]:
     if points.empty:
         return []
@@ -111,13 +84,35 @@ class TimeToAccuracy(Question):
     over = "world_size"
     columns = "line world_size value epochs n"
     value = "time (s)"
-    line = "{line} on {world_size} ranks: {value} s."
+    text = """
+{% if rows %}
+- {{ rows[0].line }} on {{ rows[0].world_size | plural("rank") }} reaches
+{{ rows[0].target | percent }} after {{ rows[0] | estimate }} s of training,
+the shortest median time.
+{% else %}
+- No configuration has reached the accuracy at two numbers of ranks.
+{% endif %}
+{% for row in rows[1:] %}
+- {{ row.line }} on {{ row.world_size | plural("rank") }}: {{ row | estimate }} s.
+{% endfor %}
+"""
 
     def points(self, tables: Tables) -> pd.DataFrame:
         return time_points(tables.runs)
 
+    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        return draw_times(points)
+        """Return the seconds to accuracy over ranks; a panel per setting, network and loader."""
+        points = style.with_framework_strategy(points)
+        looks = style.strategy_looks(points["framework_strategy"])
+        legend = handles(style.strategies_named(looks), markersize=5)
+        caption = _time_caption(points)
+        figure, panels = panel_figure(self.title(points), points, legend, caption, 2.2)
+        for ax, part in panels:
+            curves.rate_axis(ax, part[["value", "low", "high"]].stack(), "seconds of training")
+            curves.rank_axis(ax, part["world_size"])
+            curves.lines(ax, part, "world_size", "framework_strategy", looks, markersize=5)
+        return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return with_line(points[points["value"].notna()]).sort_values("value")

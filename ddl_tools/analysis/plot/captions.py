@@ -1,20 +1,49 @@
 """The caption of a figure, and the line drawn in it: hardware, number of starts, commit.
 
-Also the words of a title on a difference that its interval does not decide.
+Also the filters of the templates that make sentences: estimates, decisions, numbers with words.
 """
 
 import math
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import pandas as pd
+from jinja2 import Template
 
+from ddl_tools import markdown
 from ddl_tools.analysis import estimates
-from ddl_tools.estimate import Estimate
+from ddl_tools.estimate import Estimate, percent, three_digits
 from ddl_tools.names import called, plural
 
 # By library and strategy, any if that is empty: what is not developed any more.
 DISCONTINUED = {("mxnet", ""), ("tensorflow", "horovod")}
 METHOD_ONLY = "overhead, not hardware"
 ONE_START = "one start"  # so no interval, and nothing is sure
+_WORDS = {
+    estimates.GREATER: "faster",
+    estimates.LESS: "slower",
+    estimates.EQUIVALENT: f"equivalent within {estimates.MARGIN:.0%}",
+    estimates.INCONCLUSIVE: estimates.INCONCLUSIVE,
+}
+
+
+def say(text: str, **facts: Any) -> str:
+    """Return the text that a Jinja template makes of facts; each of these stays on its line.
+
+    Filters: ``row | estimate("ratio", ".2f")`` is the `Estimate` of columns, ``row | word`` its
+    decision, ``x | number`` a number of three digits, ``n | plural("rank")``, ``x | percent`` and
+    ``values | span("{:.1f}")``.
+    """
+    return _template(text).render(facts)
+
+
+def word(row: Any, stem: str = "") -> str:
+    """Return the decision of a row in words; nothing where it has none."""
+    if not pd.isna(row[f"{stem}decision"]):
+        return _WORDS[row[f"{stem}decision"]]
+    return "" if math.isnan(row[f"{stem}ratio"]) else ONE_START
 
 
 def doubt(ratio: Estimate) -> str:
@@ -116,3 +145,22 @@ def span(values: pd.Series, form: str = "{:.2f}") -> str:
     """Return the least and the most of some values, e.g. ``"0.54 to 0.61"``; one if they agree."""
     ends = [form.format(values.min()), form.format(values.max())]
     return " to ".join(dict.fromkeys(ends))
+
+
+def _estimate(row: Any, name: str = "value", form: str = "") -> str:
+    return format(Estimate.of(row, name), form)
+
+
+_FILTERS: dict[str, Callable[..., Any]] = {
+    "estimate": _estimate,
+    "number": three_digits,
+    "percent": percent,
+    "plural": plural,
+    "span": span,
+    "word": word,
+}
+
+
+@cache
+def _template(text: str) -> Template:
+    return markdown.sentences(text, lambda value: re.sub(r"\s+", " ", str(value)), _FILTERS)

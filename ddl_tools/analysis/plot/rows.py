@@ -193,11 +193,6 @@ def count_text(row: Any) -> str:
     return f"{row['n']}" + (f", {row['failed']} lost" if row["failed"] else "")
 
 
-def percent(share: float) -> str:
-    """Return a share for people, e.g. ``"12 %"``."""
-    return f"{100 * share:.0f} %".replace("-", "\N{MINUS SIGN}")
-
-
 def cell_text(row: Any, name: str) -> str:
     """Return a cell: a number with three digits and its interval, or a text as it is."""
     if not isinstance(row[name], float):

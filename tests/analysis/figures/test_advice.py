@@ -16,7 +16,7 @@ def test_there_is_a_figure_only_where_accuracy_is_known(tmp_path: Path) -> None:
 
 def test_accuracies_the_limit_and_the_advised_option_are_drawn() -> None:
     points = advice.points()
-    figure = advice.draw(points)
+    figure = QUESTIONS["advice"].draw(points)
     (ax,) = figure.axes
     advised = points[points["advised"]].iloc[0]
     drawn = [value for line in ax.lines for value in line.get_ydata()]
@@ -29,9 +29,9 @@ def test_accuracies_the_limit_and_the_advised_option_are_drawn() -> None:
 def test_the_title_names_the_largest_batch_that_keeps_the_accuracy() -> None:
     points = advice.points()
     kept = points.loc[points["accuracy_low"] >= 75, "global_batch_size"].max()
-    title = title_of(advice.draw(points))
+    title = title_of(QUESTIONS["advice"].draw(points))
     assert title == f"An accuracy of 75 % allows batches up to {kept:,} images"
-    lost = advice.draw(points.assign(accuracy_low=50.0))
+    lost = QUESTIONS["advice"].draw(points.assign(accuracy_low=50.0))
     assert title_of(lost) == "An accuracy of 75 % allows no batch for sure"
 
 
@@ -45,6 +45,6 @@ def test_numbers_are_those_of_the_command(tmp_path: Path) -> None:
 
 def test_without_limits_the_title_says_how_the_accuracy_falls(tmp_path: Path) -> None:
     request = Request(advice.JUWELS, "resnet50", Limits(), gpus=64)
-    figure = advice.draw(advice.points_of(advise(request, Tree(tmp_path))))
+    figure = QUESTIONS["advice"].draw(advice.points_of(advise(request, Tree(tmp_path))))
     assert title_of(figure).startswith("Accuracy goes from ")
     assert "limit" not in [text.get_text() for one in figure.legends for text in one.get_texts()]

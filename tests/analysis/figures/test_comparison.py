@@ -45,7 +45,7 @@ def test_choices_and_numbers_are_rows_the_fastest_on_top(tree: Tree, make_run: M
             fields = {"strategy": "deepspeed", "gpus_per_node": 2, "deepspeed_zero_stage": stage}
             make_run((20 + number) * factor, repeat=repeat, **fields)
     table = points(tree)
-    figure = comparison.draw(table)
+    figure = QUESTIONS["comparison"].draw(table)
     assert rows(figure) == ["ZeRO stage 1", "ZeRO stage 0", "ZeRO stage 2"]
     assert set(table["base"]) == {"ZeRO stage 0"}, "which changes no default"
     assert table["ratio"].tolist() == pytest.approx([21 / 20, 1, 21 / 22])
@@ -75,7 +75,7 @@ def test_more_configurations_than_have_room_are_drawn_without_the_slowest(
         make_run(20 + number / many, strategy="ddp", gpus_per_node=2, ddp_bucket_mb=100 + number)
     table = points(tree)
     assert len(table) == many
-    figure = comparison.draw(table)
+    figure = QUESTIONS["comparison"].draw(table)
     assert rows(figure) == table["label"].tolist()[:MOST_ROWS]
     assert table["base"].iloc[0] not in rows(figure)
     left, right = figure.axes[0].get_xlim()
@@ -95,7 +95,7 @@ def test_a_configuration_is_called_by_what_it_changes(tree: Tree, make_run: Make
     ]
     assert set(table["base"]) == {"PyTorch-DDP, default settings"}
     assert table["value"].is_monotonic_decreasing
-    figure = comparison.draw(table)
+    figure = QUESTIONS["comparison"].draw(table)
     assert rows(figure) == table["label"].tolist()
     for name in rows(figure):
         assert not ("DDP" in name and "cycle" in name)
@@ -107,7 +107,7 @@ def test_configurations_without_room_are_counted(tree: Tree, make_run: MakeRun) 
     for number in range(81):
         make_run(20 + number, loader_prefetch=2 + number, **DDP)
     table = points(tree)
-    figure = comparison.draw(table)
+    figure = QUESTIONS["comparison"].draw(table)
     assert len(table) == 81
     assert rows(figure) == table["label"].tolist()[:60]
     assert "Rows not drawn (CSV): 21." in caption_of(figure)
@@ -118,7 +118,7 @@ def test_nothing_leaves_the_page_or_touches_its_neighbour(tree: Tree, make_run: 
     for (number, (strategy, ahead)), repeat in itertools.product(enumerate(pairs), (0, 1)):
         fields = {"strategy": strategy, "loader_prefetch": ahead, "gpus_per_node": 2}
         make_run(20 + number + repeat, repeat=repeat, **fields)
-    figure = comparison.draw(points(tree))
+    figure = QUESTIONS["comparison"].draw(points(tree))
     assert not misplaced(figure)
     (ax,) = figure.axes
     (right,) = ax.child_axes
@@ -139,7 +139,7 @@ def test_long_names_leave_the_axes_a_third_of_the_width(tree: Tree, make_run: Ma
             make_run((20 + number) * factor, repeat=repeat, **about, **more, **DDP)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of matplotlib: a layout without room
-        figure = comparison.draw(table := points(tree))
+        figure = QUESTIONS["comparison"].draw(table := points(tree))
         assert not misplaced(figure)
     assert len(table) == 8
     assert table["label"].str.len().min() > 70
@@ -164,12 +164,15 @@ def test_threads_that_follow_from_the_ranks_are_in_no_name(tree: Tree, make_run:
 def test_one_configuration_is_a_row_without_a_comparison(tree: Tree, make_run: MakeRun) -> None:
     empty = comparison.points(empty_table())
     assert list(empty) == list(COMPARISON)
-    assert "No training measured here yet" in title_of(comparison.draw(empty))
+    assert "No training measured here yet" in title_of(QUESTIONS["comparison"].draw(empty))
     make_run(20.0, **DDP)
     table = points(tree)
     assert list(table) == list(COMPARISON)
     assert table["label"].tolist() == table["base"].tolist() == ["PyTorch-DDP, native, 2 ranks"]
-    assert title_of(comparison.draw(table)) == "PyTorch-DDP, native, 2 ranks trains 16.0 images/s"
+    assert (
+        title_of(QUESTIONS["comparison"].draw(table))
+        == "PyTorch-DDP, native, 2 ranks trains 16.0 images/s"
+    )
 
 
 def test_machines_are_panels_with_a_base_each(tree: Tree, make_run: MakeRun) -> None:
@@ -207,7 +210,7 @@ def test_the_baseline_is_the_reference_of_the_study(tree: Tree, make_run: MakeRu
     table = points(tree)
     assert set(table["base"]) == {"Horovod, 1 rank"}
     assert set(table["base_rule"]) == {ratios.REFERENCE}
-    figure = comparison.draw(table)
+    figure = QUESTIONS["comparison"].draw(table)
     assert any(text.endswith("  faster") for text in beside(figure))
     assert "Baseline: Horovod, 1 rank." in caption_of(figure)
     assert re.fullmatch(
@@ -226,7 +229,7 @@ def test_lost_configurations_and_runs_in_no_row_are_counted(tree: Tree, make_run
     table = points(tree)
     assert table["label"].tolist() == ["native", "turbo"]
     assert table["failed"].tolist() == [0, 1]
-    figure = comparison.draw(table)
+    figure = QUESTIONS["comparison"].draw(table)
     (lost,) = [text for text in beside(figure) if "1 lost" in text]
     assert lost.split() == ["0,", "1", "lost", "none"]
     told = "1 run that only load, 1 run without a warm epoch, 1 run not finished"
@@ -238,7 +241,7 @@ def test_an_endless_interval_does_not_squeeze_the_others(tree: Tree, make_run: M
     for repeat, wall_s in enumerate((10.0, 20.0)):
         make_run(wall_s, repeat=repeat, channels_last=True, **DDP)
     make_run(15.0, **DDP)
-    low, high = comparison.draw(points(tree)).axes[0].get_xlim()
+    low, high = QUESTIONS["comparison"].draw(points(tree)).axes[0].get_xlim()
     assert 0.4 < low < 1 < high < 3
 
 
@@ -248,7 +251,7 @@ def test_dots_and_cut_bars_are_seen_and_the_baseline_has_a_tick(
     for repeat, (slow, fast) in enumerate(((10.0, 9.0), (10.0, 5.0))):
         make_run(slow, repeat=repeat, **DDP)
         make_run(fast, repeat=repeat, channels_last=True, **DDP)
-    figure = comparison.draw(points(tree))
+    figure = QUESTIONS["comparison"].draw(points(tree))
     figure.draw_without_rendering()
     (ax,) = figure.axes
     left, right = ax.get_xlim()
@@ -264,7 +267,7 @@ def test_dots_and_cut_bars_are_seen_and_the_baseline_has_a_tick(
 def test_a_ratio_far_from_the_baseline_leaves_it_a_tick(tree: Tree, make_run: MakeRun) -> None:
     make_run(100.0, **DDP)
     make_run(8.0, channels_last=True, **DDP)
-    (ax,) = comparison.draw(points(tree)).axes
+    (ax,) = QUESTIONS["comparison"].draw(points(tree)).axes
     assert 1 in ax.get_xticks()
 
 
@@ -331,7 +334,7 @@ def test_the_gain_of_more_ranks_is_that_of_each_configuration_itself(
     assert on_two["ratio"].to_dict() == on_two["growth_ratio"].to_dict()
     assert gain["base"] == "Horovod, 1 rank"
     assert table.loc["Horovod, 1 rank", "base"] == "PyTorch-DDP, 1 rank"
-    figure = comparison.draw(points(tree))
+    figure = QUESTIONS["comparison"].draw(points(tree))
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
         "(a) relative to 1 rank of the same configuration",
         "(b) relative to PyTorch-DDP, 1 rank",
@@ -361,7 +364,7 @@ def test_networks_are_compared_with_themselves(tree: Tree, make_run: MakeRun) ->
         for model, batch in itertools.product(("ResNet50", "AlexNet"), (32, 16))
     }
     assert table.loc["AlexNet, batch 16", "ratio"] == pytest.approx(3 / 4)
-    figure = comparison.draw(points(tree))
+    figure = QUESTIONS["comparison"].draw(points(tree))
     titles = {ax.get_title(loc="left").split()[-1] for ax in figure.axes}
     assert titles == {"ResNet50", "AlexNet"}
     assert rows(figure) == 2 * ["batch 32", "batch 16"]
@@ -371,7 +374,7 @@ def test_networks_are_compared_with_themselves(tree: Tree, make_run: MakeRun) ->
 
 def test_dots_are_the_ratios_that_the_interval_is_of(tree: Tree, interleaved: MakeRun) -> None:
     """On a drifting machine, a start's own throughput would lie far outside."""
-    figure = comparison.draw(points(tree))
+    figure = QUESTIONS["comparison"].draw(points(tree))
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "."]
     drawn = dict(zip(rows(figure), [line.get_xdata() for line in dots], strict=True))
     assert drawn["Horovod"] == pytest.approx(0.8 / WOBBLE, rel=1e-5)
@@ -389,7 +392,7 @@ def test_without_pairs_dots_are_relative_to_the_mean_of_the_baseline(
     dots = np.array(table.loc["channels last", "start_ratios"].split(";"), dtype=float)
     assert dots == pytest.approx(2 * stats.gmean(SPREAD) / np.array(SPREAD), rel=1e-5)
     told = "Bars: 95 % interval of the ratio; dots: starts, relative to the baseline's mean."
-    assert told in caption_of(comparison.draw(points(tree)))
+    assert told in caption_of(QUESTIONS["comparison"].draw(points(tree)))
 
 
 OLD, NEW = ({"git_commit": one * 40, "git_dirty": False} for one in "ab")
@@ -410,8 +413,8 @@ def test_runs_of_another_commit_are_in_no_ratio(tree: Tree, make_run: MakeRun) -
     both = table.loc["synthetic"]
     expected = stats.ttest_1samp(np.log([2.0, 2.1]), 0).confidence_interval()
     assert [both["ratio_low"], both["ratio_high"]] == pytest.approx(list(np.exp(expected)))
-    assert "Ratios within each commit." in caption_of(comparison.draw(points(tree)))
-    (text,) = QUESTIONS["comparison"].sentences(points(tree))
+    assert "Ratios within each commit." in caption_of(QUESTIONS["comparison"].draw(points(tree)))
+    _, text = QUESTIONS["comparison"].sentences(points(tree))
     assert "relative to native (22.6 images/s), within each commit: " in text
     assert ratios.sentences(points(tree))[0].endswith("whole runs, within each commit")
 
@@ -423,7 +426,7 @@ def test_without_a_common_commit_all_runs_are_compared_and_it_is_said(
     make_run(10.0, provenance=NEW, loader="synthetic", **DDP)
     table = points(tree).set_index("loader")
     assert table.loc["synthetic", "ratio"] == pytest.approx(2.0)
-    caption = caption_of(comparison.draw(points(tree)))
+    caption = caption_of(QUESTIONS["comparison"].draw(points(tree)))
     assert "Without a common commit: 1 ratio." in caption
     assert "within each commit" not in caption
 
@@ -462,19 +465,19 @@ def test_one_start_says_nothing_of_another(tree: Tree, make_run: MakeRun) -> Non
     assert other[["ratio_low", "ratio_high", "decision"]].isna().all()
     (_, told) = ratios.sentences(table)
     assert "2.00, one start" in told
-    assert any(text.endswith("one start") for text in beside(comparison.draw(table)))
+    assert any(text.endswith("one start") for text in beside(QUESTIONS["comparison"].draw(table)))
 
 
 def test_a_second_start_of_the_reference_is_a_row(tree: Tree, interleaved: MakeRun) -> None:
     """It is pooled with nothing, and no configuration of the title."""
-    title = title_of(comparison.draw(points(tree)))
+    title = title_of(QUESTIONS["comparison"].draw(points(tree)))
     before = points(tree).set_index("strategy")["ratio"]
     took = list(DRIFT / 1.01 * WOBBLE)
     in_blocks(interleaved, REFERENCE | {"second_start": True}, took, cpu_s=took, place=3)
     table = points(tree).set_index("label")
     again = table.loc["PyTorch-DDP, second start"]
     assert (again["n"], again["second_start"]) == (6, True)
-    figure = comparison.draw(points(tree))
+    figure = QUESTIONS["comparison"].draw(points(tree))
     assert title_of(figure) == title
     assert "second start" not in title
     assert "Second start: same settings." in caption_of(figure)
@@ -497,5 +500,5 @@ def test_rounds_that_do_not_count_are_counted_and_named(tree: Tree, make_run: Ma
     assert table.set_index("strategy").loc["horovod", "pairs"] == 5
     (told,) = table["rounds_left_out"].unique()
     assert told == "first of a start: 2; disturbed: 1 (round 3 of b1)"  # as in the table
-    caption = caption_of(comparison.draw(table))
+    caption = caption_of(QUESTIONS["comparison"].draw(table))
     assert "Rounds left out: first: 2; disturbed: 1." in caption

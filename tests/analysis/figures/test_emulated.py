@@ -8,9 +8,7 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_tools.analysis.configurations import ended_runs, with_settings
 from ddl_tools.analysis.figures import QUESTIONS
-from ddl_tools.analysis.figures.emulated import draw_emulated as draw
 from ddl_tools.analysis.figures.emulated import emulated_points as points
-from ddl_tools.analysis.plot.canvas import title_of
 from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
@@ -52,7 +50,7 @@ def test_the_calculated_efficiency_is_shown_beside(tree: Tree, make_run: MakeRun
     step_s = 10.0 * spec.local_batch_size / IMAGES
     predicted_s = calculated_s(spec, step_s, spec.emu_link_mbit)
     assert known["calculated"].tolist() == pytest.approx([step_s / predicted_s])
-    assert "Crosses: calculated" in words(draw(table))
+    assert "Crosses: calculated" in words(QUESTIONS["efficiency_emulated"].draw(table))
 
 
 def test_sizes_are_those_of_the_network_that_is_emulated(tree: Tree, make_run: MakeRun) -> None:
@@ -87,9 +85,9 @@ def test_links_are_named_with_the_step_that_they_wait_for(tree: Tree, make_run: 
         "6 Mbit/s, step 5 s (18.5 Gbit/s)",
         "3 Mbit/s, step 10 s (18.5 Gbit/s)",
     }
-    assert "at 3 Mbit/s and 10 s a step" in title_of(draw(table))
-    first, second = QUESTIONS["efficiency_emulated"].sentences(table)
-    assert "links of 3 Mbit/s and steps of 10 s" in first
+    title, first, second = QUESTIONS["efficiency_emulated"].sentences(table)
+    for text in (title, first):
+        assert "links of 3 Mbit/s and steps of 10 s" in text
     assert "links of 6 Mbit/s and steps of 5 s" in second
 
 
@@ -101,7 +99,7 @@ def test_frameworks_and_their_settings_are_lines(tree: Tree, make_run: MakeRun) 
             emulate(make_run, nodes=nodes, **fields)
     lines = {"PyTorch-DDP", "DeepSpeed, ZeRO stage 0", "DeepSpeed, ZeRO stage 1"}
     assert set(table_of(tree)["line"]) == lines
-    marks = draw(table_of(tree)).legends[0].legend_handles
+    marks = QUESTIONS["efficiency_emulated"].draw(table_of(tree)).legends[0].legend_handles
     assert len({mark.get_marker() for mark in marks}) == len(lines)
 
 
@@ -132,7 +130,7 @@ def test_delayed_ranks_are_measured_by_one_without_delays(tree: Tree, make_run: 
     assert known[known.index.str.contains("straggler 1.2")].tolist() == pytest.approx([0.7])
     assert known[known.index.str.contains("jitter 0.1")].tolist() == pytest.approx([0.8])
     assert len(known) == 4
-    said = words(draw(table))
+    said = words(QUESTIONS["efficiency_emulated"].draw(table))
     assert said.count("No run of one rank:") == 2
 
 
@@ -147,7 +145,7 @@ def test_what_is_unfaithful_is_counted_and_not_drawn(tree: Tree, make_run: MakeR
     table = points(runs)
     assert table["value"].tolist() == pytest.approx([1, 0.9, 1, 0.8])
     assert table["unfaithful"].tolist() == [1, 1, 1, 0]
-    assert "Rejected: 2 runs." in words(draw(table))
+    assert "Rejected: 2 runs." in words(QUESTIONS["efficiency_emulated"].draw(table))
 
 
 @pytest.fixture
@@ -184,13 +182,13 @@ def test_the_figure_names_the_emulation_and_single_runs(tree: Tree, make_run: Ma
     for repeat in (0, 1):
         emulate(make_run, repeat=repeat)
         emulate(make_run, 0.9, nodes=2, repeat=repeat)
-    said = words(draw(table_of(tree)))
+    said = words(QUESTIONS["efficiency_emulated"].draw(table_of(tree)))
     assert "Open: one run" not in said
-    assert "EMULATED: on 2 nodes at" in said
+    assert "EMULATED: PyTorch-DDP reaches an efficiency of 0.900" in said
     assert "Nodes are network namespaces of one machine" in said
     assert "emulated nodes G" in said
     emulate(make_run, 0.8, nodes=4)
-    figure = draw(table_of(tree))
+    figure = QUESTIONS["efficiency_emulated"].draw(table_of(tree))
     assert "Open: one run." in words(figure)
     marks = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
     assert [float(line.get_ydata()[0]) for line in marks] == pytest.approx([0.8])

@@ -3,7 +3,7 @@
 import pytest
 
 from ddl_tools.analysis.figures import QUESTIONS
-from ddl_tools.analysis.figures.shares import KERNELS, draw_kernels, kernel_points
+from ddl_tools.analysis.figures.shares import KERNELS, kernel_points
 from tests.analysis.drawn import PAPER
 
 POINTS = kernel_points(PAPER)
@@ -33,7 +33,7 @@ def test_the_values_that_two_rows_share_are_marked_in_both() -> None:
 
 
 def test_every_line_and_mark_is_drawn() -> None:
-    figure = draw_kernels(POINTS)
+    figure = QUESTIONS["kernel_shares"].draw(POINTS)
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert len(set(titles)) == 6
     assert all(len(ax.lines) == len(KERNELS) + 1 for ax in figure.axes)
@@ -44,10 +44,3 @@ def test_every_line_and_mark_is_drawn() -> None:
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert '"I/O"' in names  # in the paper's word alone: the column is no loading of data (C7)
     assert drawn == set(zip(POINTS["world_size"], POINTS["value"], strict=True))
-
-
-def test_falls_of_the_all_reduce_are_stated_without_a_cause() -> None:
-    """Table 2 cannot show why: waiting is no column of it."""
-    _, falls = QUESTIONS["kernel_shares"].sentences(POINTS)
-    assert "falls in 3 of 45 steps to more GPUs, by 0.21 to 1.58 points (ResNet101)" in falls
-    assert "because" not in falls

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddl_tools.analysis.figures import loader_bound
+from ddl_tools.analysis.figures import QUESTIONS, loader_bound
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import GPU, MACHINE, MakeRun
@@ -79,7 +79,7 @@ def test_missing_half_is_said(tree: Tree, make_run: MakeRun, halves: tuple, limi
     row = only(tree)
     assert row["limit"] == limit
     assert all(math.isnan(row[name]) for name in ("bound", "in_turns", "ratio", "ratio_low"))
-    assert limit in words(loader_bound.draw(loader_bound.points(runs_table(tree))))
+    assert limit in words(QUESTIONS["loader_bound"].draw(loader_bound.points(runs_table(tree))))
     if halves == (None, 20.0):
         make_run(work="load", status="failed", rows=[])
         assert only(tree)["limit"] == "failed: loader alone"
@@ -119,7 +119,7 @@ def test_a_half_agrees_in_what_it_depends_on(
 def test_what_has_no_bound_is_not_drawn(tree: Tree, make_run: MakeRun) -> None:
     three(make_run, 15.0, 200.0, 20.0, loader="dali_cpu", data_format="tfrecord")
     measure(make_run, 15.0, loader="native", data_format="tfrecord")
-    figure = loader_bound.draw(loader_bound.points(runs_table(tree)))
+    figure = QUESTIONS["loader_bound"].draw(loader_bound.points(runs_table(tree)))
     assert rows(figure) == ["single process, DALI (CPU), TFRecord, 1 rank"]
     said = words(figure)
     assert "0.75 [0.73, 0.77]" in said

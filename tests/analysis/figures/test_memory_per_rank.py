@@ -3,8 +3,7 @@
 import pytest
 
 from ddl_tools.analysis.figures import QUESTIONS
-from ddl_tools.analysis.figures.memory import GIB, draw_memory, memory_points, state_bytes
-from ddl_tools.analysis.plot.canvas import title_of
+from ddl_tools.analysis.figures.memory import GIB, memory_points, state_bytes
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
@@ -35,7 +34,7 @@ def test_a_row_is_the_most_of_warm_epochs_and_its_share(tree: Tree, make_run: Ma
     assert points["n"].tolist() == [1, 1, 2]
     shares = [1.5, 2.0, 3.0]  # of two ranks: all in halves; weights whole; everything whole
     assert (points["state"] * GIB).tolist() == pytest.approx([4 * PARAMETERS * s for s in shares])
-    figure = draw_memory(points)
+    figure = QUESTIONS["memory_per_rank"].draw(points)
     (ax,) = figure.axes
     assert rows(figure)[0] == "PyTorch-FSDP"
     drawn = next(line for line in ax.lines if len(line.get_xdata()) == 3)
@@ -48,18 +47,6 @@ def test_the_share_of_fsdp_with_accumulation_is_not_known(tree: Tree, make_run: 
     made(make_run, "fsdp", 9.0, 0.5, accumulation=2)
     points = memory_points(runs_table(tree)).set_index("strategy")
     assert points["state"].isna().to_dict() == {"ddp": False, "fsdp": True}
-
-
-def test_a_strategy_is_compared_by_its_best_setting(tree: Tree, make_run: MakeRun) -> None:
-    """A default that reserves much must not decide between two strategies."""
-    made(make_run, "fsdp", 9.0, 0.5)
-    made(make_run, "deepspeed", 9.0, 2.0, deepspeed_zero_stage=3)
-    small = {"deepspeed_zero_stage": 3, "deepspeed_bucket_elements": 5_000_000}
-    made(make_run, "deepspeed", 9.0, 1.0, **small)
-    points = memory_points(runs_table(tree))
-    assert " needs 50 % of the least memory of DeepSpeed" in title_of(draw_memory(points))
-    assert any("PyTorch-FSDP 0.50; DeepSpeed 1.00." in text
-               for text in QUESTIONS["memory_per_rank"].sentences(points))  # fmt: skip
 
 
 @pytest.mark.parametrize(

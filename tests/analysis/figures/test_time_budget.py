@@ -8,7 +8,7 @@ import pytest
 from ddl_core.timing import Spent
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import QUESTIONS
-from ddl_tools.analysis.figures.shares import BUDGET, CAUSES, TRAINING, draw_epochs, epoch_points
+from ddl_tools.analysis.figures.shares import BUDGET, CAUSES, TRAINING, epoch_points
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
@@ -49,9 +49,9 @@ def test_shares_are_of_the_warm_epoch_with_its_evaluation(tree: Tree, make_run: 
     assert shares == pytest.approx({name: s / 25 for name, s in BASE.items()} | {"evaluation": 0.2})
     assert points["value"].sum() == pytest.approx(1, abs=1e-9)
     assert points[["loss", "efficiency"]].isna().all(axis=None)  # the base has lost nothing
-    figure = draw_epochs(points)
+    figure = QUESTIONS["time_budget"].draw(points)
     assert [text.split() for text in beside(figure)[1:]] == [["1"]]
-    assert title_of(figure).startswith("Compute takes ")
+    assert " computes for 64 % of an epoch" in title_of(figure)
 
 
 def test_losses_add_up_to_what_efficiency_lacks(tree: Tree, make_run: MakeRun) -> None:
@@ -99,7 +99,9 @@ def test_runs_that_do_not_tell_are_counted_and_left_out(tree: Tree, make_run: Ma
     points = budget(tree)
     silent, told = points[points["cause"].isna()], points[points["cause"].notna()]
     assert silent[["strategy", "n"]].to_numpy().tolist() == [["horovod", 0]]
-    assert "Without this account, not drawn (CSV): 1." in caption_of(draw_epochs(points))
+    assert "Without this account, not drawn (CSV): 1." in caption_of(
+        QUESTIONS["time_budget"].draw(points)
+    )
     assert told[["strategy", "n", "failed"]].drop_duplicates().to_numpy().tolist() == [
         ["ddp", 1, 1]
     ]
@@ -121,20 +123,21 @@ def test_grown_configurations_are_shown_with_their_costs(tree: Tree, make_run: M
     measure(make_run, BASE)
     measure(make_run, GROWN, gpus_per_node=2)
     points = budget(tree)
-    (text,) = QUESTIONS["time_budget"].sentences(points)
+    _, text = QUESTIONS["time_budget"].sentences(points)
     lost = "efficiency 0.67; lost to transfer 13 %, waiting 10 %, compute 7 %, other 3 %; of an"
     assert lost in text
     assert "compute 60 %" in text
-    figure = draw_epochs(points)
+    figure = QUESTIONS["time_budget"].draw(points)
     (ax,) = figure.axes
     (told,) = beside(figure)[1:]
     assert " ".join(told.split()) == "1 0.67 transfer 13 %, waiting 10 %, compute 7 %"
-    assert title_of(figure) == "Efficiency is 0.67; transfer costs most"
+    assert "reaches an efficiency of 0.67; transfer costs most (13 %)" in title_of(figure)
     idle = {**GROWN, "transfer": 0.0, "waiting": 3.5}
     measure(make_run, BASE, strategy="horovod")
     measure(make_run, idle, strategy="horovod", gpus_per_node=2)
-    title = title_of(draw_epochs(budget(tree)))
-    assert title.endswith("; waiting for slower ranks costs most in 1 of 2 configurations")
+    title = title_of(QUESTIONS["time_budget"].draw(budget(tree)))
+    assert title.startswith("Horovod, native, 2 ranks reaches ")
+    assert "; waiting for slower ranks costs most (" in title
     widths = [bar.get_width() for bar in ax.patches]
     assert sum(widths) == pytest.approx(1)
     shares = by_cause(points, 2, "value")
