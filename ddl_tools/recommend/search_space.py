@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from ddl_core import registry
-from ddl_core.config import RunSpec
+from ddl_core.config import RunSpec, run_fields
 from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_core.registry import title
@@ -209,7 +209,7 @@ def named(spec: RunSpec) -> str:
 
 def change(spec: RunSpec, other: RunSpec) -> str:
     """Return a configuration by what it changes of another one."""
-    return label([other, spec], RunSpec.model_fields.keys() - {*SEARCHED, "nodes"})[1]
+    return label([other, spec], run_fields().keys() - {*SEARCHED, "nodes"})[1]
 
 
 def epoch_size(spec: RunSpec, step_s: float, images: int) -> dict[str, Any]:
