@@ -110,8 +110,8 @@ def test_the_figure_tells_means_from_single_ranks(tree: Tree) -> None:
     points = profile_points(profiles_table(tree), runs_table(tree))
     figure = QUESTIONS["time_shares"].draw(points)
     assert title_of(figure).endswith(
-        "computes in 40 % of the watched steps (single ranks 30 to 50 %) and waits for slower "
-        "ranks in 20 % (single ranks 10 to 30 %)"
+        "computes for 40 % of its steps (single ranks 30 to 50 %); it waits for slower "
+        "ranks for 20 % (single ranks 10 to 30 %)"
     )
     assert "means over ranks" in caption_of(figure)
     _, answer = QUESTIONS["time_shares"].sentences(points)

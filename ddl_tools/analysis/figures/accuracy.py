@@ -163,7 +163,7 @@ class AccuracyOfBatch(Question):
 {% endfor %}
 {% else %}
 {% if ahead %}
-- {{ ahead[0].label }} differs from {{ base }} at batch {{ "{:,}".format(batch) }} by
+- {{ ahead[0].label }} differs from {{ base }} at batch {{ "{:,}".format(batch) }}: by
 {% for row in ahead %}
 {{ row | estimate("difference", "+.1f") }} points{{ unsure(row) }} with {{ row.evaluation }}
 {{ "" if loop.last else " and " }}

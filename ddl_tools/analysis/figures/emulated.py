@@ -147,9 +147,10 @@ class EmulatedEfficiency(Question):
 steps of {{ "%g" | format(row.emu_step_ms / 1000) }} s
 {% endmacro %}
 {% for rows in links[:1] %}
-- EMULATED: {{ rows[0].line }} reaches an efficiency of {{ rows[0] | estimate }}
-{% if rows | length > 1 %} and {{ rows[-1].line }} one of {{ rows[-1] | estimate }}{% endif %}
- on {{ where(rows[0]) }}.
+- EMULATED: {{ rows[0].line }} reaches efficiency {{ rows[0] | estimate }}
+{{ ", " ~ rows[-1].line ~ " " ~ rows[-1] | estimate if rows | length > 1 else "" }}
+on {{ rows[0].world_size }} nodes; links of {{ "%g" | format(rows[0].emu_link_mbit) }} Mbit/s,
+steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s.
 {% else %}
 - EMULATED: nothing measured here yet.
 {% endfor %}

@@ -440,10 +440,10 @@ single ranks {{ "{:.0f} to {:.0f}".format(row.low, row.high) }} %
 {% if not least %}
 - No profiled run measured here.
 {% else %}
-- {{ least.label }} computes in {{ "%.0f" | format(least.value) }} % of the watched steps
+- {{ least.label }} computes for {{ "%.0f" | format(least.value) }} % of its steps
 ({{ extremes(least) }})
 {% if waiting and waiting.high >= 1 %}
- and waits for slower ranks in {{ "%.0f" | format(waiting.value) }} % ({{ extremes(waiting) }})
+; it waits for slower ranks for {{ "%.0f" | format(waiting.value) }} % ({{ extremes(waiting) }})
 {% endif %}
 .
 {% endif %}

@@ -170,7 +170,7 @@ def frame(
     # The title is that of the legend: matplotlib would print a title of the figure over it.
     font: Any = {"size": _TITLE_POINTS, "weight": "normal" if note else "bold"}
     title = title[:1].upper() + title[1:] + ("." if note else "")
-    head = style.wrapped(title, width - 2 * _MARGIN, **font)
+    head = style.wrapped(title, width - 2 * _MARGIN, commas=False, **font)
     top.set_title("\n".join(filter(None, [head, note])), font)
     top.get_title().set_parse_math(False)  # a study may ask for dollars
     below = style.wrapped(line, width - 2 * _MARGIN, size=style.CAPTION_POINTS)

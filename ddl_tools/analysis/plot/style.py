@@ -271,8 +271,12 @@ def size_of(text: str, **font: Any) -> tuple[float, float]:
     return box.width / figure.dpi, box.height / figure.dpi
 
 
-def wrapped(text: str, inches: float, **font: Any) -> str:
-    """Return a text in lines of some width at most, broken after commas where possible."""
+def wrapped(text: str, inches: float, *, commas: bool = True, **font: Any) -> str:
+    """Return a text in lines of some width at most, broken after commas where possible.
+
+    A sentence is broken between words, with ``commas=False``. An interval in brackets stays in one
+    line.
+    """
     lines = [""]
 
     def add(part: str, *smaller: str) -> None:
@@ -284,5 +288,7 @@ def wrapped(text: str, inches: float, **font: Any) -> str:
         else:
             lines.append(part)
 
-    add(" ".join(text.split()), r".+?(?:, |$)", r"\S+ ?", ".")
+    words = r"(?:\[[^\[\]]*\]|\S)+ ?"
+    parts = [r".+?(?:, (?![^\[]*\])|$)", words] if commas else [words]
+    add(" ".join(text.split()), *parts, ".")
     return "\n".join(line.rstrip() for line in lines if line)

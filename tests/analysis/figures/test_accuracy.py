@@ -238,7 +238,7 @@ def test_both_evaluations_are_compared_by_seed(make_run: MakeRun, tree: Tree) ->
     )
     assert warm["p"] == pytest.approx(0.00767, rel=0.02)
     title = said("accuracy_vs_batch_size", twice)
-    assert "by +20.0 [+20.0, +20.0] points with running statistics and -5.0 [-5.0, -5.0]" in title
+    assert ": by +20.0 [+20.0, +20.0] points with running statistics and -5.0 [-5.0, -5.0]" in title
 
 
 def test_answers_name_the_batch_of_each_evaluation_with_its_loss(

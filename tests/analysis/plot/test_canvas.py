@@ -124,6 +124,7 @@ def test_a_legend_has_as_few_rows_as_its_labels_allow() -> None:
         ("two words", ["two words"]),
         ("eight ranks, native", ["eight ranks,", "native"]),
         ("eight ranks of a node, on a CPU", ["eight ranks of", "a node,", "on a CPU"]),
+        ("ratio 0.9 [0.1, 2]", ["ratio 0.9", "[0.1, 2]"]),
         ("as_long_as_a_name_can_be", ["as_long_as_a_", "name_can_be"]),
         ("", [""]),
     ],
