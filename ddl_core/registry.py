@@ -28,6 +28,7 @@ class Entry:
     frameworks: tuple[str, ...] = ("torch",)  # with which the name can be used
     of_run: bool = False  # whether a model's function takes the run, not its number of classes
     one_run_per_process: bool = False  # whether a second run in the same process fails
+    extensions: tuple[str, ...] = ()  # of files that a loader reads; empty: those of images
     version: int = 1  # of a loader; runs of two versions are never compared
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from ddl_core.config import RunSpec
-from ddl_core.data.folder import ImageList, class_folders, list_images
+from ddl_core.data.folder import EXTENSIONS, ImageList, class_folders, list_images
 from ddl_core.data.sampling import Indices, Split, spread
 from ddl_core.data.tfrecord import RecordList, list_records, shards_folder
 from ddl_core.errors import DataError, SpecError
+from ddl_core.registry import known
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,9 @@ def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedDataset:
         return list_records(shards_folder(data_dir), FOLDERS[split])
     # Labels count the training classes, also those without validation images.
     classes = class_folders(data_dir / FOLDERS["train"])
-    return list_images(data_dir / FOLDERS[split], classes)
+    entry = known("loader", spec.loader)
+    extensions = (entry and entry.extensions) or EXTENSIONS
+    return list_images(data_dir / FOLDERS[split], classes, extensions)
 
 
 class NamedOnce:

@@ -96,7 +96,11 @@ class ImageList:
         return digest.hexdigest()
 
 
-def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> ImageList:
+def list_images(
+    split_dir: str | Path,
+    classes: Sequence[str] | None = None,
+    extensions: tuple[str, ...] = EXTENSIONS,
+) -> ImageList:
     """List the images below ``split_dir/<class>/``: classes sorted, files sorted in each.
 
     `classes` are the sorted classes that the labels count: by default the folders found, for the
@@ -109,12 +113,12 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
         raise DataError(f"{root} has class folders that training does not know: {some(unknown)}")
 
     def walk() -> tuple[Arrays, bool]:
-        images, nested = _walk(root, found)
+        images, nested = _walk(root, found, extensions)
         names = np.frombuffer(images._names, np.uint8)
         # The class folder does not show a change in a folder inside it.
         return {"names": names, "labels": images.labels}, not nested
 
-    arrays = cached_on_node([root, *(root / name for name in found)], walk)
+    arrays = cached_on_node([root, *(root / name for name in found)], walk, extensions)
     order = classes or found
     numbers = {name: number for number, name in enumerate(order)}
     places = np.array([numbers[name] for name in found], dtype=np.int32)
@@ -122,7 +126,8 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
     empty = sorted(set(found) - set(images.present()))
     if empty:
         raise DataError(
-            f"{root} has class folders without images: {some(empty)}; fill or remove them"
+            f"{root} has class folders without images: {some(empty)}; fill or remove them "
+            f"(images: {some(extensions)})"
             f"\n{expected(root.parent)}"
         )
     return images
@@ -130,7 +135,7 @@ def list_images(split_dir: str | Path, classes: Sequence[str] | None = None) -> 
 
 def scan(root: Path, classes: Sequence[str]) -> ImageList:
     """List the images of class folders, some of which may be empty."""
-    return _walk(root, classes)[0]
+    return _walk(root, classes, EXTENSIONS)[0]
 
 
 def class_folders(split_dir: Path) -> list[str]:
@@ -153,7 +158,9 @@ def class_folders(split_dir: Path) -> list[str]:
     )
 
 
-def _walk(root: Path, classes: Sequence[str]) -> tuple[ImageList, bool]:
+def _walk(
+    root: Path, classes: Sequence[str], extensions: tuple[str, ...]
+) -> tuple[ImageList, bool]:
     """Return all images in ImageFolder's order, and whether class folders contain folders."""
     nested = False
 
@@ -163,7 +170,7 @@ def _walk(root: Path, classes: Sequence[str]) -> tuple[ImageList, bool]:
             folders = sorted(os.walk(top, onerror=_fail, followlinks=True))
             nested = nested or len(folders) > 1
             files = (f"{path}/{name}" for path, _, found in folders for name in sorted(found))
-            yield [file[len(top) + 1 :] for file in files if is_image(file)]
+            yield [file[len(top) + 1 :] for file in files if is_image(file, extensions)]
 
     try:
         images = ImageList.pack(root, classes, names())
@@ -176,9 +183,9 @@ def _fail(error: OSError) -> None:
     raise error
 
 
-def is_image(name: str) -> bool:
+def is_image(name: str, extensions: tuple[str, ...] = EXTENSIONS) -> bool:
     """Return whether a file is an image by its extension."""
-    return name.lower().endswith(EXTENSIONS)
+    return name.lower().endswith(extensions)
 
 
 def expected(root: Path) -> str:
@@ -192,14 +199,18 @@ def expected(root: Path) -> str:
     )
 
 
-def cached_on_node(places: Iterable[Path], look: Callable[[], tuple[Arrays, bool]]) -> Arrays:
+def cached_on_node(
+    places: Iterable[Path],
+    look: Callable[[], tuple[Arrays, bool]],
+    extensions: tuple[str, ...] = (),
+) -> Arrays:
     """Return the arrays of `look`; the first rank of a node stores them in a file for the others.
 
     `places` are the files and folders that determine the arrays. `look` also returns whether they
-    show every change.
+    show every change. Other `extensions` give other arrays of the same places.
     """
     try:
-        key = _state(places)
+        key = _state(places, extensions)
         file = kept("listings") / f"{key}.npz" if key else None
     except (OSError, LaunchError):
         file = None
@@ -215,9 +226,9 @@ def cached_on_node(places: Iterable[Path], look: Callable[[], tuple[Arrays, bool
         return arrays
 
 
-def _state(places: Iterable[Path]) -> str | None:
+def _state(places: Iterable[Path], extensions: tuple[str, ...]) -> str | None:
     """Return a hash of the state of `places`; None if one has changed just now."""
-    digest, latest = hashlib.sha256(), 0.0
+    digest, latest = hashlib.sha256("\0".join(extensions).encode()), 0.0
     for place in places:
         now = place.stat()
         state = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)

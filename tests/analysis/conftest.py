@@ -94,7 +94,8 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         path = Path(__file__).parent / "golden" / f"{name}.md"
         if request.config.getoption("--update-golden"):
             path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8"), "if it is meant: pytest --update-golden"
+        kept = path.read_text(encoding="utf-8") if path.exists() else ""
+        assert text == kept, f"if it is meant, write {path} with: pytest --update-golden"
 
     return compare
 

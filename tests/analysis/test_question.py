@@ -16,9 +16,9 @@ def test_the_figure_of_the_walkthrough_is_drawn(
     found: dict[str, question.Question] = {}
     monkeypatch.setattr(question, "REGISTERED", found)
     code = PAGE.read_text().partition("```python\n")[2].partition("```")[0]
-    exec(compile(code, "waiting.py", "exec"), {"__name__": "waiting"})
-    assert set(found) == {"waiting"}
-    monkeypatch.setitem(QUESTIONS, "waiting", found["waiting"])
+    exec(compile(code, "data_wait.py", "exec"), {"__name__": "data_wait"})
+    assert set(found) == {"data_wait"}
+    monkeypatch.setitem(QUESTIONS, "data_wait", found["data_wait"])
     monkeypatch.setattr(redraw, "QUESTIONS", found)
     for loader in ("native", "turbo"):
         for repeat in (0, 1):
@@ -26,7 +26,7 @@ def test_the_figure_of_the_walkthrough_is_drawn(
     redraw.redraw(tree, figures=tree.figures, studies=["laptop"])
     page = (tree.figures / "laptop" / "README.md").read_text()
     assert all(text in page for text in ("waits longest for data: ", "| native | ", "| turbo | "))
-    assert (tree.figures / "laptop" / "waiting.png").exists()
+    assert (tree.figures / "laptop" / "data_wait.png").exists()
 
 
 def test_all_files_are_found_in_the_order_of_the_notebooks() -> None:

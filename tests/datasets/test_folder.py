@@ -5,6 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddl_core import registry
+from ddl_core.config import RunSpec
+from ddl_core.data.dataset import Dataset
 from ddl_core.data.folder import ImageList, list_images
 from ddl_core.errors import DataError
 
@@ -85,6 +88,21 @@ def test_empty_class_folders_are_named(tmp_path):
     (tmp_path / "train/.ipynb_checkpoints").mkdir()
     with pytest.raises(DataError, match=r"without images: .ipynb_checkpoints, b; fill or remove"):
         list_images(tmp_path / "train")
+
+
+@pytest.mark.parametrize(("loader", "names"), [("npy", ["1.npy"]), ("native", ["1.jpg", "2.jpg"])])
+def test_a_loader_of_other_files_lists_these_alone(tmp_path, monkeypatch, loader, names):
+    entry = registry.Entry("ours:Npy", extensions=(".npy",))
+    monkeypatch.setitem(registry.LOADERS, "npy", entry)
+    touch(tmp_path, "train/a/1.npy", "train/a/1.jpg", "train/a/2.jpg")
+    found = Dataset(RunSpec(loader=loader, classes=1), tmp_path, "train")
+    assert [Path(found.name(one)).name for one in range(len(found))] == names
+
+
+def test_of_empty_folders_the_files_that_count_are_named(tmp_path):
+    touch(tmp_path, "train/a/1.jpg")
+    with pytest.raises(DataError, match=r"images: \.npy"):
+        list_images(tmp_path / "train", extensions=(".npy",))
 
 
 def test_a_long_list_is_small(tmp_path):
