@@ -1,4 +1,4 @@
-"""Text that programs write: Markdown of foreign texts, tables, and blocks of a page."""
+"""Text that programs write: templates, Markdown of foreign texts, tables, blocks of a page."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,6 +68,11 @@ def plain(template: Path, **values: Any) -> str:
     return _environment(template).get_template(template.name).render(**values)
 
 
+def web(template: Path, **values: Any) -> str:
+    """Return the web page that a template makes of `values`, each of which it escapes."""
+    return _environment(template, autoescape=True).get_template(template.name).render(**values)
+
+
 def sentences(
     text: str, show: Callable[[Any], str], filters: Mapping[str, Callable[..., Any]]
 ) -> Template:
@@ -77,7 +82,7 @@ def sentences(
     return environment.from_string(text)
 
 
-def _environment(template: Path, **options: Any) -> Environment:
+def _environment(template: Path, *, autoescape: bool = False, **options: Any) -> Environment:
     """Return the templates beside one and, by folder and name, all of this package."""
     return Environment(
         loader=FileSystemLoader([template.parent, Path(__file__).parent]),
@@ -85,7 +90,7 @@ def _environment(template: Path, **options: Any) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # for web pages
+        autoescape=autoescape,  # for web pages
         **options,
     )
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tqdm import tqdm
 
 from ddl_core.errors import RecordError
 from ddl_core.files import cannot_write
+from ddl_tools import markdown
 from ddl_tools.launch.notebook import execute, without_iri_grammar
 from ddl_tools.records.ledger import find_study, study_folders
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
@@ -221,8 +221,5 @@ def _is_allowed(tag: str, name: str, value: str) -> bool:
 
 
 def _fill(target: Path, **values: Any) -> None:
-    templates = Environment(
-        loader=FileSystemLoader(TEMPLATE.parent), undefined=StrictUndefined, autoescape=True
-    )
-    text = templates.get_template(TEMPLATE.name).render(index=INDEX, **{"answer": []} | values)
+    text = markdown.web(TEMPLATE, index=INDEX, **{"answer": []} | values)
     target.write_text(text, encoding="utf-8")
