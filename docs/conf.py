@@ -4,6 +4,7 @@ project = "How should I train in parallel here?"
 copyright = "The ddl authors"
 extensions = ["myst_nb"]
 root_doc = "README"
+exclude_patterns = ["tests/*/golden"]  # texts that tests compare
 
 html_theme = "furo"
 html_title = "ddl"
