@@ -79,11 +79,6 @@ class Options(BaseModel):
         """
         return None
 
-    def at_default(self) -> list[str]:
-        """Return the fields that are at their defaults."""
-        fields = type(self).model_fields.items()
-        return [name for name, field in fields if getattr(self, name) == field.default]
-
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)
 
@@ -271,9 +266,12 @@ class RunSpec(BaseModel):
     @model_serializer(mode="wrap")
     def _without_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out options at their defaults: the rest is read without the plug-in as well."""
-        found = serialize(self)
-        at_default = {name for kind in self.options() for name in kind.at_default()}
-        return {name: value for name, value in found.items() if name not in at_default}
+        found, options = serialize(self), _all_options(declared()).model_fields
+        return {
+            name: value
+            for name, value in found.items()
+            if name not in options or value != options[name].default
+        }
 
     @field_validator("framework", "strategy", "loader", "model")
     @classmethod
