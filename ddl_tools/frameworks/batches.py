@@ -28,15 +28,8 @@ Start = Callable[[Done], Done]
 """Takes a piece of work; returns how to wait for its result."""
 
 
-def _shape(layout: Layout, size: int) -> tuple[int, int, int]:
-    return (3, size, size) if layout == "NCHW" else (size, size, 3)
-
-
-class NativeArrays(Loader):
-    """Image files or TFRecord, decoded, cut and resized by Pillow.
-
-    ``loader_workers`` threads make images, ``loader_prefetch`` batches ahead of the one that is
-    used; they end with the epoch. Without any, the rank itself makes a batch when it is due.
+class Arrays(Loader):
+    """A loader of numpy arrays.
 
     Parameters
     ----------
@@ -56,6 +49,20 @@ class NativeArrays(Loader):
         self._layout = layout
         super().__init__(spec, data_dir, split, rank, world_size)
 
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Shape of an image."""
+        size = self._spec.image_size
+        return (3, size, size) if self._layout == "NCHW" else (size, size, 3)
+
+
+class NativeArrays(Arrays):
+    """Image files or TFRecord, decoded, cut and resized by Pillow.
+
+    ``loader_workers`` threads make images, ``loader_prefetch`` batches ahead of the one that is
+    used; they end with the epoch. Without any, the rank itself makes a batch when it is due.
+    """
+
     def _prepare(self) -> None:
         self._crops = CropSampler(self._spec) if self._split == "train" else None
         self._named = NamedOnce()
@@ -74,7 +81,7 @@ class NativeArrays(Loader):
         self, batch: list[tuple[int, int]], start: Start
     ) -> tuple[Floats, Labels, Indices, list[Done]]:
         """Start to make a batch."""
-        images = np.empty((len(batch), *_shape(self._layout, self._spec.image_size)), np.float32)
+        images = np.empty((len(batch), *self._shape), np.float32)
         labels = np.empty(len(batch), np.int32)
         made = [
             start(partial(self._make, images, labels, index, *item))
@@ -127,26 +134,13 @@ def _ahead(items: Iterator[T], count: int) -> Iterator[T]:
     yield from asked
 
 
-class SyntheticArrays(Synthetic):
+class SyntheticArrays(Arrays, Synthetic):
     """`Synthetic` in numpy, whose numbers are not those of torch."""
-
-    def __init__(
-        self,
-        spec: RunSpec,
-        data_dir: Path | None,
-        split: Split,
-        rank: int,
-        world_size: int,
-        layout: Layout,
-    ) -> None:
-        self._layout = layout
-        super().__init__(spec, data_dir, split, rank, world_size)
 
     def _draw(self, seed: int, batches: int) -> Pool:
         """Return batches drawn from a seed."""
         rng, pool = np.random.default_rng(seed), []
-        shape = (self.batch_size, *_shape(self._layout, self._spec.image_size))
         for _ in range(batches):
             labels = rng.integers(self._spec.classes, size=self.batch_size, dtype=np.int32)
-            pool.append((rng.standard_normal(shape, np.float32), labels))
+            pool.append((rng.standard_normal((self.batch_size, *self._shape), np.float32), labels))
         return pool
