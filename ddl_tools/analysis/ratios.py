@@ -38,15 +38,12 @@ _LINES = """
 {% endfor %}
 """
 _UNCONFIRMED = """
-{% for row in rows %}
 {{ row.label }} {{ row.ratio_to }} ({{ control if row.control else row | word }}), measured again
 {{- " " ~ row | estimate("again_ratio", ".2f") }}
 {%- if not row.control %} ({{ row | word("again_") }}{% if row.disjoint %}, {% endif %}
 {% elif row.disjoint %} ({% endif %}
 {% if row.disjoint %}intervals do not overlap{% endif %}
 {% if row.disjoint or not row.control %}){% endif %}
-
-{% endfor %}
 """
 # Settings in which a configuration may differ from the baseline.
 _FACTORS = {
@@ -164,8 +161,9 @@ def unconfirmed(points: pd.DataFrame) -> list[str]:
     table = doubtful(points)
     texts = [_ratio_to(row, points) for row in table.to_dict("records")]
     table = table.assign(ratio_to=texts, control=controls(points)[table.index])
-    return captions.say(_UNCONFIRMED, rows=table.to_dict("records"), control=CONTROL).split("\n")[
-        1:-1
+    return [
+        captions.say(_UNCONFIRMED, row=row, control=CONTROL).strip()
+        for row in table.to_dict("records")
     ]
 
 

@@ -1,7 +1,7 @@
 """One run by itself: its epochs as a table, loss and throughput as a figure."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import matplotlib
 import pandas as pd
@@ -56,7 +56,8 @@ def run_figure(run_dir: Path | str) -> Figure:
     train, evaluation = (table[table["phase"] == phase] for phase in ("train", "eval"))
     look: Any = {**style.PAGE, "font.size": style.CAPTION_POINTS}  # its type lists every key
     with matplotlib.rc_context(look):
-        record, font = read_record(Path(run_dir)), cast(Any, {"size": style.CAPTION_POINTS})
+        record = read_record(Path(run_dir))
+        font: Any = {"size": style.CAPTION_POINTS}
         title = style.wrapped(as_asked(record.spec), 0.95 * style.WIDTH, **font)
         height = 2.4 + style.size_of(title, **font)[1]
         figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
