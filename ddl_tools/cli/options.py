@@ -92,6 +92,7 @@ partition_option = click.option(
 
 def site_option(text: str, required: bool = False) -> Callable[[Command], Command]:
     """Return what adds ``--site SITE``."""
+    text += " Read a file of another person first, as you would a job script: jobs run its lines."
     return click.option("--site", "site_name", metavar="SITE", required=required, help=text)
 
 

@@ -74,7 +74,7 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
     if site and record:
         packages = machine.examine_packages(())
         found = [*(login_node.of_site(one, site) for one in packages), *here, scheduler]
-        found += login_node.examine(site, record.spec, tree)
+        found += login_node.examine(site, record.spec, tree, request.dry_run)
     else:
         runs = Study.load(STUDIES / "laptop.yaml").expand()
         found = machine.examine_packages({run.strategy for run in runs})

@@ -6,18 +6,20 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 from ddl_core import system
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools.doctor.finding import Finding
 from ddl_tools.launch.slurm import slurm_cli
-from ddl_tools.launch.slurm.script import USER
-from ddl_tools.launch.slurm.site import Site
+from ddl_tools.launch.slurm.site import Site, expand
 from ddl_tools.processes import Passing, users_environment
 from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.provenance import file_system
 
 SHELL_PATIENCE_S = 60.0
+_LATER = "call ddl doctor without --dry-run"
 LATE = 124  # exit code of `timeout`
 # Of these each machine has its own.
 LOCAL = frozenset(
@@ -43,11 +45,14 @@ def where() -> tuple[Where, Finding]:
     return "login node" if found.state == "ok" else "machine", found
 
 
-def examine(site: Site, spec: RunSpec, tree: Tree) -> list[Finding]:
-    """Return the findings about a site that need no job."""
+def examine(site: Site, spec: RunSpec, tree: Tree, dry_run: bool = False) -> list[Finding]:
+    """Return the findings about a site that need no job.
+
+    A dry run loads no modules and makes no folder.
+    """
     places = {"environment": Path(sys.prefix), "project": PROJECT, "results": tree.root}
     shared = [_shared(f"{name} shared", place, spec) for name, place in places.items()]
-    return [_modules(site), _caches(site), *shared]
+    return [_modules(site, dry_run), _caches(site, dry_run), *shared]
 
 
 def of_site(found: Finding, site: Site) -> Finding:
@@ -78,11 +83,13 @@ def verdict(script: str) -> Finding:
     return Finding("sbatch", "ok", "would take the job")
 
 
-def _modules(site: Site) -> Finding:
+def _modules(site: Site, dry_run: bool) -> Finding:
     """Load the site's modules in a shell of their own, as its jobs do."""
     names = " ".join(site.modules)
     if not names:
         return Finding("modules", "ok", "none needed")
+    if dry_run:
+        return Finding("modules", "unknown", f"{names}: not loaded in a dry run", _LATER)
     done = _shell(f"module purge; module load {names}")
     # Older module systems report success whatever happens.
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
@@ -94,23 +101,25 @@ def _modules(site: Site) -> Finding:
     return Finding("modules", "bad", f"{names}: {reason}", remedy)
 
 
-def _caches(site: Site) -> Finding:
+def _caches(site: Site, dry_run: bool) -> Finding:
     """Say whether the site's folder for caches can be written here, and on what it is."""
-    # With a variable that is not set, the folder would be another one: e.g. in the system's root.
-    name = f'set -u; USER="{USER}"; d="{site.caches}"'
-    done = _shell(f'{name} && printf "%s" "$d" && mkdir -p -m 700 "$d" && test -w "$d"')
-    folder, reason = Path(done.stdout or site.caches), ""
-    if done.returncode:
-        reason = f"{folder}: {(done.stderr.strip() or 'may not be written').splitlines()[-1]}"
+    variables = users_environment()
+    variables["USER"] = variables.get("USER") or psutil.Process().username()
+    try:
+        folder = expand(site.caches, variables)
+        if dry_run:
+            return Finding("caches", "unknown", f"{folder}: not made in a dry run", _LATER)
+        system.require(folder)
+    except KeyError as error:
+        reason = f"{site.caches}: the variable {error.args[0]} is not set"
+    except LaunchError as error:
+        reason = str(error)
     else:
-        try:
-            system.require(folder)
-        except LaunchError as error:
-            reason = str(error)
-    if reason:
-        remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
-        return Finding("caches", "bad", reason, remedy)
-    return Finding("caches", "ok", f"{folder} on {file_system(folder)}")
+        if os.access(folder, os.W_OK):
+            return Finding("caches", "ok", f"{folder} on {file_system(folder)}")
+        reason = f"{folder}: may not be written"
+    remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
+    return Finding("caches", "bad", reason, remedy)
 
 
 def _shell(line: str) -> "subprocess.CompletedProcess[str]":

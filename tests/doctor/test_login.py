@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from ddl_core.config import RunSpec
 from ddl_tools.doctor import login_node
 from ddl_tools.doctor.finding import Finding
-from ddl_tools.launch.slurm.site import Site
+from ddl_tools.launch.slurm.site import Site, expand
 from ddl_tools.processes import safe_imports
 from ddl_tools.records.paths import results
+from tests.commands import run
 from tests.doctor.conftest import NODES
 from tests.launch.fixtures import Mount
 from tests.launch.stand_ins import StandIns
@@ -105,6 +107,57 @@ def test_caches_are_made_where_the_machine_says(home, alone, monkeypatch) -> Non
     one = found(caches="$SCRATCH_OF_TEST/caches")["caches"]
     assert one.state == "ok"
     assert f"{home}/scratch/caches on " in one.detail
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"modules": ["x;touch${IFS}made"]},
+        {"modules": ["x$(touch made)"]},
+        {"modules": ["GCC&"]},
+        {"modules": ["-x"]},
+        {"caches": "/tmp/x$(touch made)"},
+        {"caches": "/tmp/${x:-$(touch made)}"},
+        {"caches": "/tmp/${x@P}"},
+        {"caches": "/tmp/$((1))"},
+    ],
+)
+def test_a_site_file_whose_names_are_commands_is_refused(fields) -> None:
+    with pytest.raises(ValidationError):
+        Site.model_validate({"description": "made", **fields})
+
+
+def test_a_dry_run_loads_no_modules_and_makes_no_folder(home: Path, alone: StandIns) -> None:
+    (home / ".bash_profile").write_text("touch ~/logged_in; module() { :; }")
+    site = Site.model_validate({"description": "made", "modules": ["GCC"], "caches": "$HOME/made"})
+    findings = login_node.examine(site, SPEC, results(), dry_run=True)
+    states = {one.subject: one.state for one in findings}
+    assert (states["modules"], states["caches"]) == ("unknown", "unknown")
+    assert not {"logged_in", "made"} & {path.name for path in home.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("folder", "expanded"),
+    [
+        ("$A/b", "/a/b"),
+        ("${A}b", "/ab"),
+        ("${A:-/other}/b", "/a/b"),
+        ("${EMPTY:-/other}/b", "/other/b"),
+        ("${NONE:-/other}/b", "/other/b"),
+        ("${A:?}/$EMPTY.b", "/a/.b"),
+    ],
+)
+def test_folders_are_expanded_as_a_shell_does(folder: str, expanded: str) -> None:
+    variables = {"A": "/a", "EMPTY": ""}
+    assert str(expand(folder, variables)) == expanded
+    shell = run("bash", "-c", f'printf %s "{folder}"', env=variables)
+    assert shell.stdout == expanded
+
+
+@pytest.mark.parametrize("folder", ["$NONE", "${NONE}", "${NONE:?}", "${EMPTY:?}"])
+def test_a_variable_that_is_not_set_is_named(folder: str) -> None:
+    with pytest.raises(KeyError, match=folder.strip("${}:?")):
+        expand(folder, {"EMPTY": ""})
 
 
 def test_a_cache_folder_on_a_read_only_file_system(home, alone, mount: Mount) -> None:

@@ -2,11 +2,19 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    model_validator,
+)
 
 from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.errors import SpecError
@@ -16,9 +24,38 @@ from ddl_tools.study import reading
 
 TIME = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d)")
 
+# $NAME, ${NAME}, ${NAME:-otherwise} and ${NAME:?}.
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::(?:\?|-([^{}$]*)))?\})")
+
+
+def _checked_folder(text: str) -> str:
+    if "$" in _VARIABLE.sub("", text):
+        raise ValueError("a variable is written as $NAME, ${NAME}, ${NAME:-FOLDER} or ${NAME:?}")
+    return text
+
+
+def expand(folder: str, variables: Mapping[str, str]) -> Path:
+    """Return a folder of a site file as a job's shell would expand it, without a shell.
+
+    `KeyError` with the name of a variable that is not set.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        if not variables.get(name) and found[3] is not None:
+            return str(found[3])
+        if name not in variables or (found[0].endswith(":?}") and not variables[name]):
+            raise KeyError(name)
+        return variables[name]
+
+    return Path(_VARIABLE.sub(value, folder))
+
+
 # They stand in double quotes in the script, so that a value may name a variable of the machine.
 Quoted = Annotated[str, Field(pattern=r'^[^"`\\\n]*$')]
 Word = Annotated[str, Field(pattern=r"^[^\s'\"]+$")]
+Folder = Annotated[Quoted, AfterValidator(_checked_folder)]
+Module = Annotated[str, Field(pattern=r"^\w[\w./+:@=-]*$")]
 Line = Annotated[str, Field(pattern=r"^[^\n]+$")]
 Directive = Annotated[str, Field(pattern=r"^--[^\n]+$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
@@ -47,10 +84,10 @@ class Site(BaseModel):
     sbatch_lines: tuple[Directive, ...] = Field(
         (), description="further options of sbatch, which hold unless `ddl` gives its own"
     )
-    modules: tuple[Word, ...] = ()
+    modules: tuple[Module, ...] = ()
     environment: dict[Variable, Quoted] = Field(default_factory=dict)
     setup: tuple[Line, ...] = Field((), description="shell lines between modules and run")
-    caches: Quoted = Field("${TMPDIR:-/tmp}/ddl-$USER", description="homes are small, or read-only")
+    caches: Folder = Field("${TMPDIR:-/tmp}/ddl-$USER", description="homes are small, or read-only")
     cpu_bind: Word | None = None
     gpu_bind: Word | None = None
     horovod_controller: Literal["gloo", "mpi"] = Field(
