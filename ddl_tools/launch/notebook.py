@@ -60,9 +60,10 @@ def execute(
 
     `target` is replaced in one step, also when a cell failed: it then shows the error.
     `on_kernel` is called with the manager of the kernel before it starts. `NotInstalledError` if a
-    package is missing.
+    package is missing; `LaunchError` if the notebook does not take the parameters.
     """
     try:
+        _check(notebook, parameters)
         _execute(notebook, target, parameters, on_kernel)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
@@ -70,6 +71,31 @@ def execute(
             f"executing {notebook.name} needs the package {package!r}, which is not installed",
             remedy="run `make env` to install it",
         ) from error
+
+
+def _check(notebook: Path, parameters: Collection[str]) -> None:
+    """Raise `LaunchError` unless this is a notebook in whose tagged cell parameters take effect.
+
+    papermill would execute another one as it stands, and a run with the values that it names.
+    """
+    with without_iri_grammar():
+        import nbformat
+
+    try:
+        book = nbformat.read(notebook, as_version=nbformat.NO_CONVERT)
+        if book.nbformat != nbformat.current_nbformat:
+            raise ValueError(f"nbformat {book.nbformat}, not {nbformat.current_nbformat}")
+        tagged = [one.source for one in book.cells if "parameters" in one.metadata.get("tags", ())]
+        missing = [name for name in parameters if not any(name in source for source in tagged)]
+        if missing:
+            raise ValueError(f"no cell with the tag 'parameters' names {', '.join(missing)}")
+    except Exception as error:  # nbformat raises whatever its parts do
+        problem = (str(error) or type(error).__name__).partition("\n")[0]
+        raise LaunchError(
+            f"{notebook} cannot be executed: {problem}",
+            remedy=f"git checkout {notebook.parent}",
+            category="environment",
+        ) from None
 
 
 def _execute(
@@ -92,6 +118,8 @@ def _execute(
                     notebook,
                     partial,
                     parameters=parameters,
+                    kernel_name="python3",  # of the manager; a notebook need not name one
+                    language="python",
                     kernel_manager_class=manager,
                     progress_bar=False,
                     start_timeout=KERNEL_START_S,

@@ -66,6 +66,51 @@ def test_what_the_notebook_could_not_record_is_recorded(
     assert entry(read_record(run_dir).spec, run_dir).state == state
 
 
+PARAMETERS = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": "name = ''"}
+
+
+def book(**fields: object) -> str:
+    cell = {"execution_count": None, "id": "a", "outputs": [], **PARAMETERS}
+    whole = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole | fields)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        ("", ""),
+        ("<<<<<<< HEAD\n" + book(), ""),
+        ("[]", ""),
+        ("{}", ""),
+        ("\x00", ""),
+        (book(nbformat=3, nbformat_minor=0, worksheets=[], cells=[]), ""),
+        (book(cells=[]), "tag 'parameters'"),
+        (book(cells=[{**PARAMETERS, "metadata": {}}]), "tag 'parameters' names name"),
+        (book(cells=[{**PARAMETERS, "source": "other = 1"}]), "tag 'parameters' names name"),
+    ],
+)
+def test_a_notebook_that_takes_no_parameters_is_refused(content, words, tmp_path: Path) -> None:
+    notebook, target = tmp_path / "own.ipynb", tmp_path / "done.ipynb"
+    if content is not None:
+        notebook.write_text(content)
+    with pytest.raises(LaunchError) as caught:
+        execute(notebook, target, {"name": "x"})
+    text = str(caught.value)
+    assert f"{notebook} cannot be executed: " in text
+    assert words in text
+    assert f"git checkout {tmp_path}" in text
+    assert not target.exists()
+
+
+@pytest.mark.notebook
+def test_a_notebook_that_names_no_kernel_is_executed(tmp_path: Path) -> None:
+    notebook = tmp_path / "own.ipynb"
+    notebook.write_text(book())
+    execute(notebook, tmp_path / "done.ipynb", {"name": "x"})
+    assert 'name = "x"' in (tmp_path / "done.ipynb").read_text().replace("\\", "")
+
+
 def test_a_package_that_is_missing_is_named_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "papermill", None)  # as if it were not installed
     run_dir = planned()
