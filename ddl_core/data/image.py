@@ -22,6 +22,7 @@ from ddl_core.config import RunSpec
 
 # Pillow's own limit, which a program may have switched off.
 MAX_PIXELS = 89_478_485
+MAX_SIDES = 100  # longer side / shorter side
 # What Pillow raises for files that are damaged, empty or no images.
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
@@ -39,9 +40,14 @@ def open_rgb(content: bytes) -> Image.Image:
 
 
 def check_pixels(height: int, width: int) -> None:
-    """Raise a `ValueError` for an image of more than `MAX_PIXELS`, which would take gigabytes."""
+    """Raise a `ValueError` for an image that would take gigabytes, decoded or resized.
+
+    Evaluation makes the shorter side that of the crop, however long the other one becomes.
+    """
     if height * width > MAX_PIXELS:
         raise ValueError(f"{width} x {height} pixels, more than the {MAX_PIXELS:,} of the limit")
+    if max(height, width) > MAX_SIDES * min(height, width):
+        raise ValueError(f"{width} x {height} pixels: one side is over {MAX_SIDES} times the other")
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ddl_core.data import tfrecord
 from ddl_core.data.folder import SPLITS, class_folders, expected, scan
-from ddl_core.data.image import MAX_PIXELS, describe
+from ddl_core.data.image import check_pixels, describe
 from ddl_core.errors import DataError
 from ddl_core.files import require_file
 from ddl_tools.datasets.convert import read_description
@@ -28,7 +28,7 @@ ERRORS = {
     "unreadable": "cannot be read or decoded",
     "truncated": "ends too early",
     "zero_byte": "empty file",
-    "too_large": "more pixels than loaders accept",
+    "too_large": "more pixels, or a longer side, than loaders accept",
     "empty_class": "class folder without images",
     "val_only": "class in val/ but not in train/",
     "missing": "file or record that the set should have",
@@ -201,8 +201,10 @@ def inspect_image(content: bytes, name: str) -> Iterator[tuple[str, str]]:
             is_jpeg = image.format in ("JPEG", "MPO")
             if name.lower().endswith(JPEG_EXTENSIONS) and not is_jpeg:
                 yield "not_jpeg", f"the content is {image.format}"
-            if image.width * image.height > MAX_PIXELS:
-                yield "too_large", f"{image.width} x {image.height} pixels, not decoded"
+            try:
+                check_pixels(image.height, image.width)
+            except ValueError as error:
+                yield "too_large", str(error)
                 return
             image.load()
             if image.mode != "RGB":

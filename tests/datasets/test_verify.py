@@ -80,6 +80,8 @@ def test_every_kind_of_bad_file_is_named(sample):
     (cat / "cut_by_one_byte.JPEG").write_bytes(whole[:-1])
     (cat / "cut_in_the_header.JPEG").write_bytes(whole[:60])
     (cat / "bomb.JPEG").write_bytes(huge_jpeg(10_000))  # Pillow warns here, and refuses 20,000
+    Image.new("1", (1, 2_000_000)).save(cat / "thin.png")
+    Image.new("1", (100, 1)).save(cat / "thick_enough.png")
     (cat / "nowhere.JPEG").symlink_to(cat / "gone")
     os.mkfifo(cat / "fifo.JPEG")
     report = check(sample)
@@ -88,7 +90,8 @@ def test_every_kind_of_bad_file_is_named(sample):
         ("truncated", f"train/cat/cut_{where}.JPEG") for where in ("by_one_byte", "in_the_header")
     }
     expected |= {("unreadable", f"train/cat/{name}.JPEG") for name in ("nowhere", "fifo")}
-    expected |= {("too_large", "train/cat/bomb.JPEG"), ("not_jpeg", "train/cat/not_rgb.JPEG")}
+    expected |= {("too_large", f"train/cat/{name}") for name in ("bomb.JPEG", "thin.png")}
+    expected |= {("not_rgb", "train/cat/thick_enough.png"), ("not_jpeg", "train/cat/not_rgb.JPEG")}
     assert found(report) == expected
     assert report.counts["truncated"] == 3
     assert not report.ok

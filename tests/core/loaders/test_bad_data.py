@@ -69,6 +69,8 @@ UNREADABLE = {
     "zero bytes": lambda content: b"",
     "no image": lambda content: b"no image at all" * 100,
     "too large": lambda content: saved(Image.new("1", (20_000, 20_000)), "PNG"),
+    "too thin": lambda content: saved(Image.new("1", (1, 2_000_000)), "PNG"),
+    "too thin JPEG": lambda content: saved(Image.new("L", (50_000, 400)), "JPEG"),
 }
 UNUSUAL = {
     "grey": lambda content: as_mode(content, "L"),
