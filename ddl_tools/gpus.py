@@ -9,8 +9,8 @@ from ddl_core.errors import LaunchError
 
 PATIENCE_S = 30
 MIB = 2**20
-# pip prefers the pinned version's build of that index to PyPI's, which is for the newest CUDA.
-INDEX = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu126 make env"
+# PyPI's build of the pinned version is for the newest CUDA.
+INDEX = "make env TORCH_INDEX=https://download.pytorch.org/whl/cu126"
 
 
 @dataclass(frozen=True)

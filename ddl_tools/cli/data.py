@@ -60,8 +60,9 @@ def import_command(name: str, folder: Path | None, source: Path | None) -> None:
     """Write a small public set as an image folder, which all loaders read.
 
     DIR is by default the folder where studies look for the set. The source of fashion_mnist is
-    Debian's package dataset-fashion-mnist or the files that torchvision downloads; of cifar10 its
-    unpacked binary version; of digits scikit-learn. ImageNet needs no import.
+    Debian's package dataset-fashion-mnist or the files that torchvision downloads; of cifar10 the
+    folder with cifar-10-binary.tar.gz; of digits scikit-learn. Files other than the published ones
+    are refused. ImageNet needs no import.
     """
     from ddl_tools.datasets.public import import_set
 

@@ -45,11 +45,14 @@ def write_function(source: str, out_dir: Path) -> int:
     classes, others = ([str(name) for name in splits[split].classes] for split in SPLITS)
     if classes != others:
         raise DataError(f"{shown(source)}: val has other classes than train")
-    # Numbered, so that sorted folders give the labels.
+    return write_folder(out_dir, splits, numbered(classes))
+
+
+def numbered(classes: Sequence[str]) -> list[str]:
+    """Return the folders of classes: numbered, so that sorted folders give the labels."""
     digits = len(str(len(classes) - 1))
     plain = (re.sub(r"[^\w.-]", "_", name)[:100] for name in classes)
-    folders = [f"{label:0{digits}d}_{name}" for label, name in enumerate(plain)]
-    return write_folder(out_dir, splits, folders)
+    return [f"{label:0{digits}d}_{name}" for label, name in enumerate(plain)]
 
 
 def write_folder(out_dir: Path, splits: Mapping[str, Images], classes: Sequence[str]) -> int:
@@ -58,6 +61,8 @@ def write_folder(out_dir: Path, splits: Mapping[str, Images], classes: Sequence[
     `out_dir` receives ``<split>/<class>/<number>.<suffix>``, and no folder of a class without
     images; `classes` names the folders.
     """
+    if odd := [name for name in classes if not re.fullmatch(r"\w[\w.-]*", name)]:
+        raise DataError(f"{shown(odd[0])} cannot name the folder of a class")
     folder = out_dir.absolute()
     if is_filled(folder):
         raise DataError(f"{folder} is there already; remove it, or name another folder")

@@ -3,7 +3,12 @@
 import gzip
 import io
 import sys
-from collections.abc import Callable
+import tarfile
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +23,7 @@ from ddl_core.errors import DataError, NotInstalledError
 from ddl_tools.cli import main
 from ddl_tools.datasets import PUBLIC_SETS
 from ddl_tools.datasets.public import FASHION_MNIST_CLASSES, SETS, import_set
-from ddl_tools.datasets.write import write_function
+from ddl_tools.datasets.write import write_folder, write_function
 
 
 class Split(list):
@@ -131,6 +136,20 @@ def test_a_function_that_cannot_be_called_is_named(tmp_path: Path, source, error
 RNG = np.random.default_rng(0)
 
 
+@contextmanager
+def published(name: str, folder: Path) -> Iterator[None]:
+    """Let the files in `folder` be those that the makers of a set published."""
+    digests = {}
+    for file in SETS[name].files:
+        content = (folder / file).read_bytes()
+        with suppress(OSError, EOFError, zlib.error):
+            content = gzip.decompress(content) if file.endswith("ubyte.gz") else content
+        digests[file] = sha256(content).hexdigest()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SETS, name, SETS[name]._replace(files=digests))
+        yield
+
+
 def write_idx(path: Path, array: np.ndarray) -> None:
     head = np.array([0x0800 + array.ndim, *array.shape], ">u4")
     path.write_bytes(gzip.compress(head.tobytes() + array.tobytes()))
@@ -166,25 +185,69 @@ def test_digits_keep_pixels_labels_and_split(tmp_path: Path) -> None:
 
 def test_fashion_mnist_is_read_from_its_files(idx: Path, tmp_path: Path) -> None:
     out = tmp_path / "fashion"
-    assert import_set("fashion_mnist", out, idx) == 60
+    with published("fashion_mnist", idx):
+        assert import_set("fashion_mnist", out, idx) == 60
     listed = list_images(out / "train")
     assert listed.classes == FASHION_MNIST_CLASSES
     assert np.bincount(listed.labels).tolist() == [4] * 10
     assert import_set("fashion_mnist", out, idx) == 0  # there already
 
 
-def test_cifar10_is_read_from_its_binary_version(tmp_path: Path) -> None:
-    packed = tmp_path / "cifar-10-batches-bin"
-    packed.mkdir()
-    (packed / "batches.meta.txt").write_text("plane\ncar\n\n")
+def cifar(folder: Path, names: str) -> "np.ndarray[Any, Any]":
+    """Write an archive of CIFAR-10's form with 12 images; return their planes."""
     planes = RNG.integers(0, 256, (12, 3, 32, 32), np.uint8)
     rows = [bytes([number % 2]) + planes[number].tobytes() for number in range(12)]
-    names = [*(f"data_batch_{part}.bin" for part in range(1, 6)), "test_batch.bin"]
-    for part, name in enumerate(names):
-        (packed / name).write_bytes(b"".join(rows[2 * part : 2 * part + 2]))
-    assert import_set("cifar10", tmp_path / "out", packed) == 12
+    files = [*(f"data_batch_{part}.bin" for part in range(1, 6)), "test_batch.bin"]
+    parts = {name: b"".join(rows[2 * part : 2 * part + 2]) for part, name in enumerate(files)}
+    with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        for name, content in {**parts, "batches.meta.txt": names.encode()}.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return planes
+
+
+def test_cifar10_is_read_from_its_binary_version(tmp_path: Path) -> None:
+    planes = cifar(tmp_path, "plane\ncar\n\n")
+    with published("cifar10", tmp_path):
+        assert import_set("cifar10", tmp_path / "out", tmp_path) == 12
     third = np.asarray(Image.open(tmp_path / "out/train/1_car/00003.png"))
     assert np.array_equal(third, planes[3].transpose(1, 2, 0))
+
+
+def test_names_of_classes_cannot_leave_the_folder(tmp_path: Path) -> None:
+    cifar(tmp_path, "a/../../../outside\n../b\n")
+    with published("cifar10", tmp_path):
+        import_set("cifar10", tmp_path / "in" / "out", tmp_path)
+    classes = [path.name for path in (tmp_path / "in/out/train").iterdir()]
+    assert sorted(classes) == ["0_a_.._.._.._outside", "1_.._b"]
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["in"]
+    for name in ("../x", "/x", "..", "", "a/b", "a\0b"):
+        with pytest.raises(DataError, match="cannot name the folder of a class"):
+            write_folder(tmp_path / "other", {"train": [], "val": []}, [name])
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
+def test_other_files_than_the_published_ones_are_refused(name, idx: Path, tmp_path: Path) -> None:
+    cifar(idx, "a\nb\n")
+    with pytest.raises(DataError, match="is not the published file"):
+        import_set(name, tmp_path / "out", idx)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused(idx: Path, tmp_path: Path) -> None:
+    bomb = zlib.compressobj(wbits=31)
+    with (idx / "train-images-idx3-ubyte.gz").open("wb") as file:
+        for _ in range(5 * 2**8):
+            file.write(bomb.compress(bytes(2**20)))
+        file.write(bomb.flush())
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="is not the published file"):
+            import_set("fashion_mnist", tmp_path / "out", idx)
+        assert tracemalloc.get_traced_memory()[1] < 2**30
+    finally:
+        tracemalloc.stop()
 
 
 def test_missing_files_are_named_with_both_ways_to_get_them(tmp_path: Path) -> None:
@@ -206,6 +269,9 @@ def test_damaged_files_leave_nothing_behind(idx: Path, tmp_path: Path, fault: st
         labels.write_bytes(images.read_bytes())
     else:
         write_idx(labels, np.full(40, 10, np.uint8))
-    with pytest.raises(DataError, match=r"cannot read fashion_mnist|label 10, but there"):
+    with (
+        published("fashion_mnist", idx),
+        pytest.raises(DataError, match=r"cannot read fashion_mnist|label 10, but there"),
+    ):
         import_set("fashion_mnist", tmp_path / "out", idx)
     assert not (tmp_path / "out").exists()
