@@ -66,12 +66,15 @@ def test_what_the_notebook_could_not_record_is_recorded(
     assert entry(read_record(run_dir).spec, run_dir).state == state
 
 
-PARAMETERS = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": "name = ''"}
+PARAMETERS = {
+    **{"cell_type": "code", "id": "a", "execution_count": None, "outputs": []},
+    "metadata": {"tags": ["parameters"]},
+    "source": "name = ''",
+}
 
 
 def book(**fields: object) -> str:
-    cell = {"execution_count": None, "id": "a", "outputs": [], **PARAMETERS}
-    whole = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    whole = {"cells": [PARAMETERS], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(whole | fields)
 
 
