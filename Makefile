@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures docs reference cluster-demo gpu pythons lint env horovod clean clean-results
+.PHONY: help reproduce figures docs reference cluster-demo gpu pythons lint env horovod hashes clean clean-results
 .PHONY: test test-fast test-all instruction-sets
 .PHONY: libraries tensorflow keras mxnet
 
@@ -19,10 +19,17 @@ SETS := analysis train notebooks docs test
 DALI ?= cuda130
 DALIS := cuda130 cuda110
 $(if $(filter $(DALI),$(DALIS)),,$(error DALI = $(DALI): choose one of: $(DALIS)))
-PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt
+PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt requirements/hashes/constraints.txt
 LIBRARIES := tensorflow keras mxnet
 PIP_INSTALL := -m pip install --disable-pip-version-check --no-input --no-compile
 PIP := $(BIN)/python $(PIP_INSTALL)
+# Packages are those of the pins, file by file. HASHES=no: for an index that serves builds of its own.
+HASHES ?= yes
+CHECKED := $(if $(filter no,$(HASHES)),-r requirements/,--require-hashes -r requirements/hashes/)
+# An index for torch, used alone (docs/how-to/check-a-machine.md); without one, that of pip.
+TORCH_INDEX ?=
+TORCH := $(shell sed -n 's/^\(torch[a-z]*==[0-9.]*\).*/\1/p' requirements/train.txt)
+ONLY_INDEX := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL= PIP_FIND_LINKS= PIP_INDEX_URL=$(TORCH_INDEX))
 PYTEST := $(BIN)/python -m pytest
 with_mark = $(shell grep -rl 'mark\.$(1)' tests --include='test_*.py')# importing all takes longer
 AT_ONCE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -123,9 +130,9 @@ define new_environment
   rm -rf $(@D) && "$$python" -m venv $(@D)
 endef
 
-# 1: what pip is to install
+# 1: what pip is to install, 2: variables
 define install
-$(@D)/bin/python $(PIP_INSTALL) $(1) >>$(@D)/pip.log 2>&1 || { \
+$(2) $(@D)/bin/python $(PIP_INSTALL) $(1) >>$(@D)/pip.log 2>&1 || { \
   grep -v ^WARNING $(@D)/pip.log | tail -n 20; \
   echo "error: pip could not install the pinned packages; all of its output: $(@D)/pip.log"; exit 1; }
 endef
@@ -147,17 +154,18 @@ bash requirements/horovod/build.sh $(1)/bin/python "$(WHEELS)" $(2) >$(1)/horovo
   echo "error: all of the output: $(1)/horovod.log"; false; }
 endef
 
-# Horovod needs nothing but torch, so its compiler works while pip, on one core, finds and installs the
-# rest; so does Python's for what ranks import. The rest compiles when it is first imported. Where
-# Horovod's fails, the target .horovod tries again and shows the error.
+# The files name every package, so nothing is resolved but what torch brings along. What is built from
+# source is built with the setuptools that was checked. Horovod's compiler works while Python's does;
+# where Horovod's fails, the target .horovod tries again and shows the error.
 .venv/.packages: $(PINS)
 	$(call new_environment,env,1.5)
-	@$(BIN)/python requirements/torch_cost.py || true
-	@$(call install,-c requirements/constraints.txt -r requirements/train.txt -r requirements/horovod/build.txt)
+	@$(ONLY_INDEX) $(BIN)/python requirements/torch_cost.py || true
+	@$(call install,--no-deps $(CHECKED)horovod/build.txt)
+	@$(call install,--no-deps --no-build-isolation --use-pep517 $(CHECKED)constraints.txt)
+	@$(call install,$(TORCH),$(ONLY_INDEX))
 	@bash requirements/horovod/build.sh $(BIN)/python "$(WHEELS)" torch wheel \
 	  >.venv/wheel.log 2>&1 & \
-	$(COMPILE) & \
-	$(call install,-c requirements/constraints.txt $(SETS:%=-r requirements/%.txt)); wait
+	$(COMPILE); wait
 	@echo "$(CURDIR)" >$@
 
 .venv/.project: .venv/.packages pyproject.toml
@@ -167,14 +175,14 @@ endef
 	@touch $@
 
 # The packages cannot share an environment, so the one that is there goes.
-.venv/.dali-$(DALI): .venv/.packages requirements/dali_$(DALI).txt
+.venv/.dali-$(DALI): .venv/.packages requirements/hashes/dali_$(DALI).txt
 	@[ $(DALI) != cuda110 ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info > (3, 13))' || { \
 	  echo "error: DALI for CUDA 11 needs Python 3.11 or 3.12, and .venv has a later one; run:"; \
 	  echo "  rm -r .venv && make env DALI=cuda110"; exit 1; }
 	@echo "installing DALI for $(DALI): 600 to 900 MB"
 	@rm -f .venv/.dali-*
 	@$(BIN)/python -m pip uninstall --yes $(DALIS:%=nvidia-dali-%) >>$(PIP_LOG) 2>&1 || true
-	@$(PIP) -c requirements/constraints.txt -r requirements/dali_$(DALI).txt >>$(PIP_LOG) 2>&1 || { \
+	@$(PIP) --no-deps $(CHECKED)dali_$(DALI).txt >>$(PIP_LOG) 2>&1 || { \
 	  grep -v ^WARNING $(PIP_LOG) | tail -n 20; \
 	  echo "error: pip could not install DALI; all of its output: $(PIP_LOG)"; exit 1; }
 	@touch $@
@@ -196,10 +204,9 @@ keras: .venv-keras/.packages ## build .venv-keras: Keras on JAX
 
 mxnet: .venv-mxnet/.packages .venv-mxnet/.horovod ## build .venv-mxnet, with Horovod
 
-# Nothing is resolved: the file names every package.
-$(LIBRARIES:%=.venv-%/.packages): .venv-%/.packages: requirements/libraries/%.txt
+$(LIBRARIES:%=.venv-%/.packages): .venv-%/.packages: requirements/hashes/libraries/%.txt
 	$(call new_environment,$*,0.4 to 1.4)
-	@$(call install,--no-deps -r $<)
+	@$(call install,--no-deps $(CHECKED)libraries/$*.txt)
 	$(compile_packages)
 
 # As in .venv, all else works without it; the next call tries again.
@@ -207,6 +214,9 @@ $(LIBRARIES:%=.venv-%/.packages): .venv-%/.packages: requirements/libraries/%.tx
   $(wildcard requirements/horovod/*)
 	@{ $(call build_horovod,$(@D),$*); } && touch $@ || \
 	  echo "going on: only strategy 'horovod' of library '$*' is missing; to try again, run: make $*"
+
+hashes: ## write requirements/hashes/ again, after a change of pinned versions
+	@bash requirements/hashes.sh build/uv
 
 clean: ## delete the environments and caches, keep results/
 	rm -rf .venv $(LIBRARIES:%=.venv-%) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -12,9 +12,11 @@ fail() {
     exit 1
 }
 
-# Install Debian packages; fails quietly on other systems and where a password would be asked for.
+# Install Debian packages; fails quietly on other systems, where a password would be asked for, and
+# with DDL_NO_APT=1.
 apt_install() {
     local sudo=""
+    [ "${DDL_NO_APT:-0}" != 1 ] || return 1
     command -v apt-get >/dev/null || return 1
     if [ "$(id -u)" -ne 0 ]; then
         sudo -n true 2>/dev/null || return 1

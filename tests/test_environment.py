@@ -18,12 +18,17 @@ CONDA = yaml.safe_load((PROJECT / "environment.yml").read_text())
 # The two packages of DALI cannot share an environment, nor all that they pull in.
 DALI = sorted(REQUIREMENTS.glob("dali_*.txt"))
 # What a benchmark compares with is in no environment of the project.
-OTHERS = {*DALI, REQUIREMENTS / "constraints.txt", REQUIREMENTS / "benchmarks.txt"}
+OTHERS = {*DALI, *(REQUIREMENTS / f"{name}.txt" for name in ("constraints", "benchmarks", "uv"))}
+HASHES = REQUIREMENTS / "hashes"
+HASH = re.compile(r" *\\?\n? +--hash=sha256:([0-9a-f]{64})")
+# An index may have builds of its own of these.
+WITHOUT_HASH = {"torch", "torchvision"}
 SETS = sorted({*REQUIREMENTS.glob("*.txt")} - OTHERS)
 
 
 def read_pins(path: Path) -> dict[str, str]:
-    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    text = HASH.sub("", path.read_text())
+    lines = (line.split("#")[0].strip() for line in text.splitlines())
     requirements = [Requirement(line) for line in lines if line]
     return {canonicalize_name(one.name): str(one.specifier) for one in requirements}
 
@@ -35,6 +40,22 @@ def test_every_pin_is_exact_and_without_local_suffix() -> None:
     pins = [read_pins(path) for path in REQUIREMENTS.rglob("*.txt")]
     all_pins = [pin for each in pins for pin in each.values()]
     assert [pin for pin in all_pins if not re.fullmatch(r"==[\w.]+", pin)] == []
+
+
+def test_hashes_are_those_of_the_same_versions() -> None:
+    """After a change of a version: `make hashes`."""
+    files = sorted(HASHES.rglob("*.txt"))
+    originals = [REQUIREMENTS / path.relative_to(HASHES) for path in files]
+    assert {*REQUIREMENTS.rglob("*.txt")} - {*files, *originals} == {
+        *(set(SETS)),
+        REQUIREMENTS / "libraries" / "common.txt",
+    }
+    for path, original in zip(files, originals, strict=True):
+        pins = read_pins(original)
+        assert read_pins(path) == {name: pins[name] for name in pins.keys() - WITHOUT_HASH}
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+        entries = [line for line in lines if not line.startswith(" ")]
+        assert all(line.endswith(" \\") for line in entries), path  # each with a hash
 
 
 def test_sets_agree_with_constraints() -> None:

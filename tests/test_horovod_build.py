@@ -76,6 +76,19 @@ def test_the_same_wheel_is_built_once(checkout: Path) -> None:
     assert (builds(checkout), len(wheels(checkout))) == (2, 2)
 
 
+def test_a_wheel_that_others_may_have_put_there_is_not_installed(checkout: Path) -> None:
+    build(checkout)
+    cache = checkout / "cache" / "ddl" / "horovod"
+    cache.chmod(0o777)
+    (checkout / "log").unlink()
+    done = call(checkout, "make", "horovod")
+    assert done.returncode != 0
+    assert f"{cache} is not this user's alone to write to" in done.stdout
+    assert not (checkout / "log").exists()
+    cache.chmod(0o755)
+    build(checkout)
+
+
 def test_the_goal_wheel_installs_nothing(checkout: Path) -> None:
     script, python = "requirements/horovod/build.sh", ".venv/bin/python"
     done = call(checkout, "bash", script, python, "wheels", "torch", "wheel")

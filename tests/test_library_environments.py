@@ -29,7 +29,9 @@ case "$*" in
         env | grep -E '^HOROVOD_WITH(OUT)?_(PYTORCH|TENSORFLOW|MXNET)' >>"$STUB_LOG"
         for last; do :; done
         [ -z "${STUB_FAILS:-}" ] && touch "$last/horovod-0.28.1-stub.whl" ;;
-    *"pip install"* | *"pip "*" install "*) echo "$0 $*" >>"$STUB_LOG"; exit "${STUB_BROKEN:-0}" ;;
+    *"pip install"* | *"pip "*" install "*)
+        echo "$0 $* ${PIP_INDEX_URL-}${PIP_EXTRA_INDEX_URL-}" >>"$STUB_LOG"
+        exit "${STUB_BROKEN:-0}" ;;
 esac
 """
 
@@ -85,7 +87,7 @@ def make(checkout: Path, target: str, **variables: str) -> "subprocess.Completed
 def installs(checkout: Path) -> list[str]:
     """Return what was asked of the environments' pip so far, without the folder."""
     lines = (checkout / "log").read_text().splitlines()
-    return [line for line in lines if line.startswith(".venv")]
+    return [line.rstrip() for line in lines if line.startswith(".venv")]
 
 
 def test_each_library_gets_an_environment_of_its_own_and_the_others_none(checkout: Path) -> None:
@@ -93,9 +95,25 @@ def test_each_library_gets_an_environment_of_its_own_and_the_others_none(checkou
     assert done.returncode == 0, done.stdout + done.stderr
     (asked,) = installs(checkout)
     assert asked.startswith(".venv-keras/bin/python -m pip install ")
-    assert asked.endswith("--no-deps -r requirements/libraries/keras.txt")
+    hashed = "--no-deps --require-hashes -r requirements/hashes/libraries/keras.txt"
+    assert asked.endswith(hashed)
     assert [path.name for path in checkout.glob(".venv*")] == [".venv-keras"]
     assert make(checkout, "keras").stdout.startswith("make: Nothing to be done")
+
+
+def test_each_index_is_used_alone(checkout: Path) -> None:
+    """What is compared with hashes may come from any index, torch from the one that is named."""
+    variables = {"PIP_EXTRA_INDEX_URL": "https://extra", "TORCH_INDEX": "https://torch"}
+    done = make(checkout, ".venv/.packages", **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    torch = [line for line in installs(checkout) if " torch==" in line]
+    assert [line.rsplit(" ", 1)[1] for line in torch] == ["https://torch"]
+    others = [line for line in installs(checkout) if line not in torch and "horovod-" not in line]
+    assert others
+    assert all("--require-hashes" in line for line in others)
+    make(checkout, "mxnet", HASHES="no")
+    without = [line for line in installs(checkout) if line.startswith(".venv-mxnet")]
+    assert not any("hash" in line for line in without)
 
 
 def test_a_failing_pip_is_told_and_leaves_no_finished_environment(checkout: Path) -> None:

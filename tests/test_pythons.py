@@ -137,6 +137,17 @@ def test_uses_images(images): pass
 """
 
 
+@pytest.mark.parametrize(("forbidden", "installed"), [("1", False), ("0", True)])
+def test_a_user_can_forbid_system_packages(tools: Path, forbidden: str, installed: bool) -> None:
+    log = tools / "log"
+    stub(tools / "apt-get", f"#!/bin/bash\necho $* >>{log}\n")
+    stub(tools / "apt-cache", "#!/bin/bash\n")
+    stub(tools / "id", "#!/bin/bash\necho 0\n")
+    script = ". requirements/system.sh; apt_install g++"
+    run("bash", "-c", script, env={"PATH": str(tools)}, DDL_NO_APT=forbidden)
+    assert log.exists() is installed
+
+
 def test_without_torch_only_what_needs_it_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(WITHOUT_TORCH)
     (tmp_path / "test_none.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
@@ -161,5 +172,5 @@ def test_the_cost_of_cuda_is_said_where_nothing_uses_it(file, gpu, said, monkeyp
     monkeypatch.setattr(cost, "chosen_file", lambda pin: file)
     cost.main()
     output = capsys.readouterr().out
-    assert ("GB" in output and "PIP_EXTRA_INDEX_URL" in output and CUDA in output) is said
+    assert ("GB" in output and "TORCH_INDEX" in output and CUDA in output) is said
     assert bool(output) is said

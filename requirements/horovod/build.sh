@@ -8,7 +8,9 @@
 #                                 with nvcc from PATH, HOROVOD_CUDA_HOME, CUDA_HOME, NVIDIA's wheels in
 #                                 the environment, or /usr/local/cuda
 #   HOROVOD_BUILD_JOBS=4          compile so many files at a time (default: all cores, at most 8)
+#   HASHES=no                     an index that serves builds of its own: compare no hashes
 set -euo pipefail
+umask 022 # code is installed from the cache
 
 python=$1 cache=$2 library=$3 goal=${4:-install}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -20,6 +22,9 @@ fail() {
     [ $# -eq 0 ] || printf '  %s\n' "$@" >&2
     exit 1
 }
+
+checked=(--require-hashes -r "$here/../hashes/horovod")
+[ "${HASHES:-yes}" != no ] || checked=(-r "$here")
 
 ask() { "$python" -c "$1"; }
 
@@ -47,6 +52,10 @@ mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || { # a home that cannot be wr
     mkdir -p "$cache"
 }
 cache=$(cd "$cache" && pwd)
+[ -O "$cache" ] && [ $((0$(stat -c %a "$cache") & 022)) = 0 ] ||
+    fail "$cache is not this user's alone to write to, and code is installed from it" \
+        "name another folder: XDG_CACHE_HOME=DIR make horovod" \
+        "or, if it is yours: chmod go-w $cache"
 mapfile -t facts < <("$python" "$here/facts.py" "$library")
 [ ${#facts[@]} = 5 ] ||
     fail "$library is not in the environment of $python" "make ${library/torch/env}"
@@ -101,14 +110,14 @@ cores=$(nproc)
 export MAKEFLAGS="-j${HOROVOD_BUILD_JOBS:-$((cores < 8 ? cores : 8))}"
 
 if ! ls "$folder"/*.whl >/dev/null 2>&1; then
-    "${pip[@]}" install -q -r "$here/build.txt"
+    "${pip[@]}" install -q --no-deps "${checked[@]}/build.txt"
     HOROVOD_CMAKE=$(ask 'import cmake, os; print(os.path.join(cmake.CMAKE_BIN_DIR, "cmake"))')
     export HOROVOD_CMAKE
     rm -rf "$folder"
     partial=$(mktemp -d "$cache/.partial.XXXXXX")
     trap 'rm -rf "$partial"' EXIT
     "${pip[@]}" wheel --no-deps --no-build-isolation --no-binary horovod --no-cache-dir \
-        -r "$here/horovod.txt" -w "$partial" ||
+        "${checked[@]}/horovod.txt" -w "$partial" ||
         fail "the compilation failed; the lines above tell why"
     mv -T "$partial" "$folder" || ls "$folder"/*.whl >/dev/null # of another clone, at the same time
 fi
