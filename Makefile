@@ -216,7 +216,7 @@ $(LIBRARIES:%=.venv-%/.packages): .venv-%/.packages: requirements/hashes/librari
 	  echo "going on: only strategy 'horovod' of library '$*' is missing; to try again, run: make $*"
 
 hashes: ## write requirements/hashes/ again, after a change of pinned versions
-	@bash requirements/hashes.sh build/uv
+	@bash requirements/hashes.sh "$(CURDIR)/build/uv"
 
 clean: ## delete the environments and caches, keep results/
 	rm -rf .venv $(LIBRARIES:%=.venv-%) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
