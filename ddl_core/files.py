@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ddl_core.errors import RecordError
 
 MOST_PROBLEMS = 20  # that one message lists
+NAMED = 5  # of many, that one message names
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 100
@@ -25,10 +26,10 @@ def shown(value: object) -> str:
     return _short.repr(value)
 
 
-def some(texts: Sequence[str], separator: str = ", ") -> str:
-    """Return the first few texts as one, and how many more there are."""
-    first = separator.join(texts[:5])
-    return first if len(texts) <= 5 else f"{first} and {len(texts) - 5} more"
+def some(texts: Sequence[str], separator: str = ", ", more: int = 0) -> str:
+    """Return the first few texts as one, and how many more there are, with `more` not given."""
+    first, more = separator.join(texts[:NAMED]), more + max(0, len(texts) - NAMED)
+    return f"{first} and {more} more" if more else first
 
 
 def require_file(path: Path | str) -> None:

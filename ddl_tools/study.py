@@ -31,6 +31,9 @@ GLOBAL_BATCH = "global_batch_size"
 """Name in base or axes that stands for ``local_batch_size``: images of all ranks and one update."""
 
 
+NAMES = "a name has lower-case letters, digits and underscores"
+
+
 def is_name(text: str) -> bool:
     """Say whether a text may name a study: the name is also that of a folder."""
     return re.fullmatch(NAME, text) is not None and len(text) <= LONGEST_NAME

@@ -11,6 +11,7 @@ from ddl_tools.doctor.finding import Finding, State
 from ddl_tools.records.probe import Answer, Interface, ProbeRecord, Reading, size_text
 
 FEW_FILES = 1024
+LISTED = 100_000  # ranks; a damaged record may claim any number
 NCCL = "NCCL_SOCKET_IFNAME"
 BINDING = "cpu_bind = 'cores' in the site's file (srun), with cpus_per_rank cores for each"
 NOT_SO_FAR = "the ranks did not come so far"
@@ -57,7 +58,7 @@ def _steps(record: ProbeRecord) -> list[str]:
     """Return a line on the ranks that never began, and on each step at which others ended."""
     last = {answer.rank: answer.step for answer in record.answers}
     ranks = defaultdict(list)
-    for rank in range(record.spec.world_size):
+    for rank in range(min(record.spec.world_size, LISTED)):
         ranks[last.get(rank, "no step at all")].append(rank)
     return [f"rank(s) {span(at)} at {step!r}" for step, at in ranks.items() if step != "done"]
 

@@ -16,24 +16,36 @@ from ddl_tools.emulation.compute import of_this_rank
 from ddl_tools.emulation.nodes import LINK
 from ddl_tools.processes import busy_seconds
 from ddl_tools.records.paths import EmulationFiles
-from ddl_tools.records.storage import Strict, read_text, write_atomically
+from ddl_tools.records.storage import (
+    Count,
+    Duration,
+    Index,
+    Number,
+    Strict,
+    read_text,
+    write_atomically,
+)
 
 
 class EpochCounters(Strict):
     """Counters of one rank in one epoch of training: a line of its file."""
 
-    epoch: int
+    epoch: Index
     cold: bool
-    wall_s: float
-    cpu_s: float = Field(description="of the rank")
-    machine_cpu_s: float = Field(description="of all processes, on the cores that ranks may use")
-    cores: int
-    sent_bytes: int | None = Field(
+    wall_s: Duration
+    cpu_s: Duration = Field(description="of the rank")
+    machine_cpu_s: Duration = Field(description="of all processes, on the cores that ranks may use")
+    cores: Count
+    sent_bytes: Count | None = Field(
         None, description="by the node's link; null except for its first rank"
     )
-    gradient_bytes: int
-    factors: list[float] = Field(description="compute time of each step relative to emu_step_ms")
-    late_s: list[float] = Field(description="after the deadline, each step's end")
+    gradient_bytes: Count
+    factors: list[Number] = Field(
+        max_length=10**6, description="compute time of each step relative to emu_step_ms"
+    )
+    late_s: list[Duration] = Field(
+        max_length=10**6, description="after the deadline, each step's end"
+    )
 
 
 class RankCounters:

@@ -26,7 +26,9 @@ from ddl_tools.records.run import (
     EpochRecord,
     Slot,
     append_epoch,
+    provenance_of,
     read_record,
+    system_of,
     write_record,
 )
 from ddl_tools.records.storage import now
@@ -95,8 +97,8 @@ class RunRecorder:
             fingerprint=train.fingerprint,
             order=None if train.seen is None else "loader" if train.own_order else "plan",
         )
-        self.record.provenance = provenance(self.record.spec.framework)
-        self.record.system = {**host(), **system, "environment": self._environment}
+        self.record.provenance = provenance_of(provenance(self.record.spec.framework))
+        self.record.system = system_of({**host(), **system, "environment": self._environment})
         write_record(self.files.directory, self.record)
 
     def store(
@@ -135,7 +137,7 @@ class RunRecorder:
             from ddl_tools.emulation import validity
 
             facts = validity.read(self._emulation, self.spec)
-            self.record.system[EMULATION] = facts and facts.model_dump()
+            self.record.system[EMULATION] = facts.model_dump() if facts else None
         self.record.weights_sha256 = digest
         self.record.status = "completed"
         self.record.error = None

@@ -6,13 +6,14 @@ A damaged record is named and not counted; its files stay as they are.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from textwrap import shorten
 
 from ddl_core.errors import RecordError
-from ddl_core.files import some
+from ddl_core.files import NAMED, shown, some
 from ddl_tools.records.ledger import Entry
-from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.paths import RunFiles, StudyFiles, Tree
 from ddl_tools.records.profiling import read_profile
 from ddl_tools.records.run import (
     EMULATION,
@@ -23,7 +24,9 @@ from ddl_tools.records.run import (
     parse_epoch,
     parse_record,
 )
+from ddl_tools.records.storage import MOST, unexpected
 from ddl_tools.records.stored import Item, StoredRun, run_dirs, stored
+from ddl_tools.study import NAMES, is_name
 
 REMEDY = (
     "restore the file (a published one with `git checkout data`), or remove the run and run the "
@@ -60,7 +63,21 @@ class Examined:
 
 
 def examine(directory: Path) -> Examined:
-    """Read the files of a run and check them against one another."""
+    """Read the files of a run and check them against one another; no error leaves it."""
+    try:
+        return _examine(directory)
+    except Exception as error:  # whatever is in one record, the others are read
+        return broken(directory, error)
+
+
+def broken(directory: Path, error: Exception) -> Examined:
+    """Return a run as damaged whose record has led to an unexpected error."""
+    has_folder = directory.is_dir()
+    path = RunFiles(directory).record if has_folder else StudyFiles(directory.parent).runs
+    return Examined(directory, damages=[f"{path.name}: cannot be used: {unexpected(error)}"])
+
+
+def _examine(directory: Path) -> Examined:
     record: RunRecord | None = None
     try:
         run = stored(directory)
@@ -87,6 +104,8 @@ def examine(directory: Path) -> Examined:
 
 def verify(tree: Tree, study: str) -> list[Examined]:
     """Examine every run of a study that has files in `tree`; without any, `RecordError`."""
+    if not is_name(study):
+        raise RecordError(f"{shown(study)} is no study: {NAMES}")
     folders = run_dirs(study, tree)
     if not folders:
         raise RecordError(
@@ -127,16 +146,18 @@ def _lines(
     if twice := [f"{place[2]} of epoch {place[1]}" for place, n in places.items() if n > 1]:
         yield f"{_EPOCHS}: holds more than once {some(twice)}"
     known = {(row.epoch, row.phase) for row in rows}
-    if missing := [place for place in _expected(record, rows) if place not in known]:
-        lacks = some([f"{phase} of epoch {epoch}" for epoch, phase in missing])
-        yield f"{_EPOCHS}: lacks {lacks}"
+    missing = (place for place in _expected(record, rows) if place not in known)
+    if first := [f"{phase} of epoch {epoch}" for epoch, phase in islice(missing, NAMED)]:
+        yield f"{_EPOCHS}: lacks {some(first, more=sum(1 for _ in missing))}"
+    if (images := sum(row.samples for row in rows)) > MOST:
+        yield f"{_EPOCHS}: its epochs hold {images} images together; at most {MOST} are counted"
 
 
 def _expected(record: RunRecord, rows: list[EpochRecord]) -> Iterator[tuple[int, str]]:
     """Yield the epochs and phases that must be there: all, or those before the last one begun."""
     spec = record.spec
-    done = spec.epochs if record.status == "completed" else max((r.epoch for r in rows), default=0)
-    for epoch in range(done):
+    begun = max((row.epoch for row in rows), default=0)
+    for epoch in range(spec.epochs if record.status == "completed" else min(begun, spec.epochs)):
         yield epoch, "train"
         if spec.work == "train" and spec.due(spec.eval_every, epoch):
             yield epoch, "eval"

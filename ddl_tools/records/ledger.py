@@ -57,9 +57,10 @@ class Entry:
 def read_study(name: str, tree: Tree) -> Study | None:
     """Return a study as it was planned; None where nobody kept it."""
     try:
-        return Study.model_validate_json(tree.asked(name).read_bytes())
+        study = Study.model_validate_json(tree.asked(name).read_bytes())
     except (OSError, ValidationError):
         return None  # of an older version, or damaged: planning the study writes it anew
+    return study if study.name == name else None
 
 
 def find_study(name: str, tree: Tree) -> Study | None:

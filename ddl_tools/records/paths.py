@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 from ddl_core.errors import RecordError
+from ddl_core.files import shown
+from ddl_tools.study import is_name
 
 PROJECT = Path(__file__).resolve().parents[2]
 STUDIES = PROJECT / "studies"
@@ -118,6 +120,13 @@ class Tree:
 
     def studies(self) -> list[str]:
         """Return the studies that have at least one run here, by name."""
+        return [name for name in self._with_runs() if is_name(name)]
+
+    def no_studies(self) -> list[str]:
+        """Return the folders that have runs, and a name that no study may have."""
+        return [name for name in self._with_runs() if not is_name(name)]
+
+    def _with_runs(self) -> list[str]:
         return [
             folder.name
             for folder in _folders(self.runs)
@@ -185,7 +194,14 @@ def repeated() -> Tree:
 def portable(path: Path) -> str:
     """Return `path` relative to the project when it lies inside, for records that travel."""
     path = path.resolve()
-    return path.relative_to(PROJECT).as_posix() if path.is_relative_to(PROJECT) else str(path)
+    text = path.relative_to(PROJECT).as_posix() if path.is_relative_to(PROJECT) else str(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RecordError(
+            f"{shown(text)} is not UTF-8, and a record cannot name it; rename that folder"
+        ) from None
+    return text
 
 
 def locate(text: str) -> Path:

@@ -4,57 +4,75 @@
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import RecordError
 from ddl_tools.records.paths import ProbeFiles, RunFiles
-from ddl_tools.records.run import Failure, read_record
-from ddl_tools.records.storage import Strict, now, read_json, validated, write_atomically
+from ddl_tools.records.run import Failure, Provenance, System, read_record
+from ddl_tools.records.storage import (
+    MOST,
+    Count,
+    Duration,
+    Index,
+    Line,
+    Strict,
+    Text,
+    now,
+    parsed,
+    read_json,
+    validated,
+    write_atomically,
+)
 
 PROBE_VERSION = 1
+
+_Many = Field(max_length=10**6)
+Lines = Annotated[list[Line], _Many]
+Cores = Annotated[list[Count], _Many]
+Variables = Annotated[dict[Line, Text], _Many]
+Limit = Annotated[int, Field(ge=-1, le=MOST)]
 
 
 class Interface(Strict):
     """A network interface of the rank's host."""
 
-    name: str
-    addresses: list[str]
-    speed_mbit_per_s: int | None = Field(description="of /sys/class/net; null if it has none")
+    name: Line
+    addresses: Lines
+    speed_mbit_per_s: Count | None = Field(description="of /sys/class/net; null if it has none")
 
 
 class Folder(Strict):
     """A folder that libraries write their caches to."""
 
-    variable: str
-    path: str
-    file_system: str
-    error: str | None = Field(description="null if a file could be made there")
+    variable: Line
+    path: Text
+    file_system: Line
+    error: Text | None = Field(description="null if a file could be made there")
 
 
 class Reading(Strict):
     """One rank's random sample of the training data, read while all ranks read."""
 
-    images: int
-    bytes: int
-    threads: int
-    cold_s: float = Field(description="after the system was asked to forget the files")
-    warm_s: float = Field(description="the same again")
-    decode_s: float = Field(description="CPU time to decode `decoded` of them, one thread")
-    decoded: int
-    shards: int | None = Field(description="TFRecord files of the split; null for image files")
+    images: Count
+    bytes: Count
+    threads: Count
+    cold_s: Duration = Field(description="after the system was asked to forget the files")
+    warm_s: Duration = Field(description="the same again")
+    decode_s: Duration = Field(description="CPU time to decode `decoded` of them, one thread")
+    decoded: Count
+    shards: Count | None = Field(description="TFRecord files of the split; null for image files")
 
 
 class AllReduce(Strict):
     """One message size. Times are of one operation, the slowest rank's."""
 
-    bytes: int
-    operations: int = Field(description="timed, all batches together")
-    seconds: float = Field(description="median over batches of operations")
-    seconds_min: float
-    seconds_max: float
+    bytes: Count
+    operations: Count = Field(description="timed, all batches together")
+    seconds: Duration = Field(gt=0, description="median over batches of operations")
+    seconds_min: Duration
+    seconds_max: Duration
 
     @property
     def algorithm_bytes_per_s(self) -> float:
@@ -72,28 +90,32 @@ class AllReduce(Strict):
 class Answer(Strict):
     """Findings of one rank; written anew after each step, so that a silent rank is known."""
 
-    rank: int
-    local_rank: int
-    host: str
-    step: str = Field("start", description="what it was doing last; 'done' at its end")
-    cores: list[int]
-    loader_cores: list[list[int]] = Field(default_factory=list, description="per loader process")
-    visible: dict[str, str] = Field(description="variables that hide devices")
-    device: dict[str, Any] = Field(default_factory=dict)
-    device_id: str | None = Field(None, description="UUID of its GPU; null on the CPU")
-    wanted_interfaces: dict[str, str] = Field(description="variables that choose interfaces")
-    interfaces: list[Interface]
-    used_interfaces: list[str] = Field(
+    rank: Index
+    local_rank: Index
+    host: Line
+    step: Line = Field("start", description="what it was doing last; 'done' at its end")
+    cores: Cores
+    loader_cores: list[Cores] = Field(
+        default_factory=list, max_length=10**6, description="per loader process"
+    )
+    visible: Variables = Field(description="variables that hide devices")
+    device: System = Field(default_factory=lambda: System())
+    device_id: Line | None = Field(None, description="UUID of its GPU; null on the CPU")
+    wanted_interfaces: Variables = Field(description="variables that choose interfaces")
+    interfaces: list[Interface] = _Many
+    used_interfaces: Lines = Field(
         default_factory=list, description="of its TCP connections to other ranks"
     )
-    shared_memory_bytes: int = Field(description="free in /dev/shm")
-    open_files: tuple[int, int] = Field(description="soft and hard limit; -1 is none")
-    caches: list[Folder]
+    shared_memory_bytes: Count = Field(description="free in /dev/shm")
+    open_files: tuple[Limit, Limit] = Field(description="soft and hard limit; -1 is none")
+    caches: list[Folder] = _Many
     reading: Reading | None = None
-    reading_error: str | None = None
-    all_reduce: list[AllReduce] = Field(default_factory=list, description="rank 0 only")
+    reading_error: Text | None = None
+    all_reduce: list[AllReduce] = Field(
+        default_factory=list, max_length=1_000, description="rank 0 only"
+    )
     sum_is_right: bool | None = Field(None, description="null if it was not computed")
-    omitted_bytes: list[int] = Field(
+    omitted_bytes: Cores = Field(
         default_factory=list, description="message sizes left out: the time limit"
     )
 
@@ -101,22 +123,22 @@ class Answer(Strict):
 class ProbeRecord(Strict):
     """``probe.json``."""
 
-    probe_version: int = PROBE_VERSION
-    name: str
-    site: str | None = Field(description="of slurm/, null for the machine that asks")
+    probe_version: Index = PROBE_VERSION
+    name: Line
+    site: Text | None = Field(description="of slurm/, null for the machine that asks")
     spec: RunSpec = Field(description="nodes, ranks, loader processes, device, data format")
-    cores_per_rank: int | None = Field(None, description="that the site grants a rank")
-    data_dir: str | None = None
-    collective_limit_s: float = Field(60.0, gt=0, description="for all message sizes together")
-    reading_limit_s: float = Field(20.0, gt=0)
+    cores_per_rank: Count | None = Field(None, description="that the site grants a rank")
+    data_dir: Text | None = None
+    collective_limit_s: Duration = Field(60.0, gt=0, description="for all message sizes together")
+    reading_limit_s: Duration = Field(20.0, gt=0)
     status: Literal["planned", "completed", "failed"] = "planned"
     error: Failure | None = None
-    job_id: str | None = None
-    created_utc: str = Field(default_factory=now)
-    ended_utc: str | None = None
-    provenance: dict[str, Any] | None = None
-    system: dict[str, Any] | None = None
-    answers: list[Answer] = Field(default_factory=list)
+    job_id: Line | None = None
+    created_utc: Line = Field(default_factory=now)
+    ended_utc: Line | None = None
+    provenance: Provenance | None = None
+    system: System | None = None
+    answers: list[Answer] = Field(default_factory=list, max_length=10**6)
 
 
 def size_text(number: float) -> str:
@@ -162,10 +184,5 @@ def write_answer(directory: Path, answer: Answer) -> None:
 
 def read_answers(directory: Path) -> list[Answer]:
     """Return the answers of the ranks that have begun, by rank."""
-    found = []
-    for path in ProbeFiles(directory).answers():
-        try:
-            found.append(Answer.model_validate_json(path.read_text(encoding="utf-8")))
-        except (OSError, ValidationError) as error:
-            raise RecordError(f"cannot read {path}: {error}") from None
+    found = [parsed(path, read_json(path), Answer) for path in ProbeFiles(directory).answers()]
     return sorted(found, key=lambda answer: answer.rank)

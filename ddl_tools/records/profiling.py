@@ -12,7 +12,16 @@ from pydantic import Field
 
 from ddl_core.errors import RecordError
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.storage import Strict, validated, write_atomically
+from ddl_tools.records.storage import (
+    Count,
+    Duration,
+    Index,
+    Line,
+    Number,
+    Strict,
+    validated,
+    write_atomically,
+)
 from ddl_tools.records.stored import stored
 
 # A name says who wrote the kernel, not who launched it, so "other" also holds:
@@ -61,28 +70,34 @@ PROFILE_VERSION = 1
 class Shares(Strict):
     """Shares of the profiled time of a rank, 0 to 1; their sum is 1."""
 
-    compute: float = Field(description="GPU: kernels of the training; CPU: operators")
-    transfer: float = Field(
+    compute: Number = Field(description="GPU: kernels of the training; CPU: operators")
+    transfer: Number = Field(
         description="exposed communication of the last rank to arrive in each step"
     )
-    waiting: float = Field(description="additional exposed communication: waiting for slower ranks")
-    copies: float = Field(description="copies to, from and on the GPU; 0 on the CPU")
-    data: float = Field(description="waiting for the next batch")
-    other: float = Field(description="the host in another call")
-    idle: float = Field(description="nothing that the profiler sees")
+    waiting: Number = Field(
+        description="additional exposed communication: waiting for slower ranks"
+    )
+    copies: Number = Field(description="copies to, from and on the GPU; 0 on the CPU")
+    data: Number = Field(description="waiting for the next batch")
+    other: Number = Field(description="the host in another call")
+    idle: Number = Field(description="nothing that the profiler sees")
 
 
 class RankProfile(Strict):
     """One rank."""
 
-    rank: int = Field(description="number of the rank")
-    window_s: float = Field(gt=0, description="from the first profiled step to the end of the last")
+    rank: Index = Field(description="number of the rank")
+    window_s: Duration = Field(
+        gt=0, description="from the first profiled step to the end of the last"
+    )
     shares: Shares = Field(description="shares of this time")
-    overlapped: float | None = Field(
+    overlapped: Number | None = Field(
         description="share of communication during compute, a part of `compute`; null if unknown"
     )
-    exposed_s: list[float] = Field(description="exposed communication of each profiled step (s)")
-    kernels: dict[Kind, float] | None = Field(
+    exposed_s: list[Duration] = Field(
+        max_length=10_000, description="exposed communication of each profiled step (s)"
+    )
+    kernels: dict[Kind, Number] | None = Field(
         description="shares of CUDA kernel time, the paper's Table 2; null on the CPU"
     )
 
@@ -90,16 +105,18 @@ class RankProfile(Strict):
 class ProfileRecord(Strict):
     """``profile.json``."""
 
-    profile_version: int = Field(PROFILE_VERSION, description="version of this file")
-    run_id: str = Field(description="name of the run")
+    profile_version: Index = Field(PROFILE_VERSION, description="version of this file")
+    run_id: Line = Field(description="name of the run")
     device: Literal["cpu", "cuda"] = Field(description="device of the ranks")
-    epoch: int = Field(description="profiled epoch: the last")
-    first_step: int = Field(description="first profiled step, from 0")
-    steps: int = Field(description="number of profiled steps")
-    overlapped_missing: str | None = Field(
+    epoch: Index = Field(description="profiled epoch: the last")
+    first_step: Count = Field(description="first profiled step, from 0")
+    steps: Count = Field(description="number of profiled steps")
+    overlapped_missing: Line | None = Field(
         description="why `overlapped` is null in all ranks; null if it is not"
     )
-    ranks: list[RankProfile] = Field(description="an entry for each rank, in order")
+    ranks: list[RankProfile] = Field(
+        max_length=10**6, description="an entry for each rank, in order"
+    )
 
 
 def write_profile(directory: Path, record: ProfileRecord) -> None:

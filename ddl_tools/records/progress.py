@@ -4,10 +4,22 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict
+
+from ddl_core.errors import RecordError
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.storage import now, write_atomically
+from ddl_tools.records.storage import (
+    Count,
+    Index,
+    Line,
+    Number,
+    now,
+    parsed,
+    read_json,
+    write_atomically,
+)
 
 Standing = dict[str, Any]
 
@@ -20,13 +32,28 @@ FIRST_STEP, COMPILING = "first step", "compiling"
 Publish = Callable[[dict[str, Any]], None]
 
 
+class _Standing(BaseModel):
+    """``progress.json``."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    phase: Literal["setup", "train", "eval", "waiting", "done"]
+    epoch: Index
+    epochs: Count
+    step: Count
+    steps: Count
+    images_per_s: Number | None = None
+    stage: Line | None = None
+    what: Line | None = None
+
+
 def read_progress(run_dir: Path) -> Standing | None:
-    """Return what rank 0 last wrote to ``progress.json``, or None."""
+    """Return what rank 0 last wrote to ``progress.json``; None where that cannot be read."""
+    path = RunFiles(run_dir).progress
     try:
-        content = json.loads(RunFiles(run_dir).progress.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return parsed(path, read_json(path), _Standing).model_dump(exclude_unset=True)
+    except RecordError:
         return None
-    return content if isinstance(content, dict) else None
 
 
 def fraction(progress: Standing | None) -> float:

@@ -5,30 +5,35 @@ Runs that are published are read as well: see `ddl_tools.records.stored`.
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    AllowInfNan,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, AllowInfNan, ConfigDict, Field, TypeAdapter, model_validator
+from typing_extensions import TypedDict  # of Python 3.12, which pydantic asks for
 
 from ddl_core import registry
 from ddl_core.config import RunSpec, run_fields
 from ddl_core.errors import Category, DDLError, RecordError
-from ddl_core.files import cannot_write, describe
+from ddl_core.files import cannot_write
 from ddl_core.retired import SETTINGS, WITHDRAWN
 from ddl_core.timing import Spent
 from ddl_tools.records.failures import classify
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.provenance import PACKAGES
 from ddl_tools.records.storage import (
+    LONGEST_LINE,
+    LONGEST_TEXT,
+    MOST,
+    Count,
+    Duration,
+    Index,
+    Line,
+    Number,
     Strict,
+    Text,
     now,
+    parsed,
     validated,
     write_atomically,
 )
@@ -39,9 +44,8 @@ READABLE = (6, SCHEMA_VERSION)
 # 1: all of DDP's buckets had the size of the spec. 2: the first one is small, as DDP has it by
 # itself, unless the spec names a size; and epochs may be interleaved.
 METHOD_VERSION = 2
-MOST_IMAGES = 2**63 - 1  # of an epoch: a larger number fits into no table
 _SAME = 1e-6  # relative: a quotient computed twice
-EMULATION = "emulation"  # key in the `system` of a record
+EMULATION: Final = "emulation"  # key in the `system` of a record
 
 Status = Literal["planned", "submitted", "running", "completed", "failed"]
 
@@ -49,18 +53,18 @@ Status = Literal["planned", "submitted", "running", "completed", "failed"]
 class Slot(Strict):
     """Place of an epoch in an interleaved study."""
 
-    block: str = Field(description="name of the configurations that were alive together")
-    reference: str = Field(description="run_id of the baseline of the block")
-    round: int = Field(description="from 0; in each, every configuration has one epoch")
-    place: int = Field(description="position within the round, from 0")
+    block: Line = Field(description="name of the configurations that were alive together")
+    reference: Line = Field(description="run_id of the baseline of the block")
+    round: Index = Field(description="from 0; in each, every configuration has one epoch")
+    place: Index = Field(description="position within the round, from 0")
 
 
 class Failure(Strict):
     """Reason for the bad end of a run."""
 
-    kind: str = Field(description="class of the error, e.g. DataError, Killed, Timeout")
-    message: str = Field(description="what happened, and what to do")
-    rank: int | None = Field(None, description="rank that failed first; null if unknown")
+    kind: Line = Field(description="class of the error, e.g. DataError, Killed, Timeout")
+    message: Text = Field(description="what happened, and what to do")
+    rank: Index | None = Field(None, description="rank that failed first; null if unknown")
     category: Category | None = Field(None, description="class of the failure")
 
     @classmethod
@@ -73,7 +77,7 @@ class Failure(Strict):
         category: Category | None = None,
     ) -> "Failure":
         """Return a failure; its category is by default that of `classify`."""
-        message = message.encode(errors="backslashreplace").decode()  # as a file can hold it
+        message = _encodable(message)[:LONGEST_TEXT]
         category = category or classify(kind, message, exit_code=exit_code)
         return cls(kind=kind, message=message, rank=rank, category=category)
 
@@ -90,23 +94,23 @@ class Failure(Strict):
 class Attempt(Strict):
     """One start of a run; a resumed run has several."""
 
-    started_utc: str = Field(description="start")
-    ended_utc: str | None = Field(None, description="end; null while it runs")
+    started_utc: Line = Field(description="start")
+    ended_utc: Line | None = Field(None, description="end; null while it runs")
     status: Status = Field("running", description="as of the run")
     error: Failure | None = Field(None, description="as of the run")
-    block: str | None = Field(
+    block: Line | None = Field(
         None, description="start of a SLURM job that it shared with other runs; null otherwise"
     )
-    place: int | None = Field(None, description="position in the order of that block, from 0")
+    place: Index | None = Field(None, description="position in the order of that block, from 0")
 
 
 class DataInfo(Strict):
     """Data that a run read."""
 
-    train_images: int = Field(description="available per epoch, before the last batch is dropped")
-    eval_images: int | None = Field(description="available; null if nothing is evaluated")
-    classes: int = Field(description="number of classes")
-    fingerprint: str | None = Field(
+    train_images: Count = Field(description="available per epoch, before the last batch is dropped")
+    eval_images: Count | None = Field(description="available; null if nothing is evaluated")
+    classes: Count = Field(description="number of classes")
+    fingerprint: Line | None = Field(
         description="SHA-256 over the names of files, or places of records; null if synthetic"
     )
     order: Literal["plan", "loader"] | None = Field(
@@ -122,76 +126,168 @@ class Emulation(Strict):
     In `RunRecord.system`, under `EMULATION`.
     """
 
-    cores: int = Field(description="cores that all ranks share")
-    link_mbit_least: float | None = Field(
+    cores: Count = Field(description="cores that all ranks share")
+    link_mbit_least: Number | None = Field(
         description="rate of the slowest link before the run (Mbit/s); null with one node"
     )
-    link_mbit_most: float | None = Field(description="rate of the fastest link (Mbit/s)")
-    steps: int = Field(description="measured steps")
-    gradient_bytes: int = Field(description="gradients of a rank in a step (bytes)")
-    sent_bytes_least: float = Field(
+    link_mbit_most: Number | None = Field(description="rate of the fastest link (Mbit/s)")
+    steps: Count = Field(description="measured steps")
+    gradient_bytes: Count = Field(description="gradients of a rank in a step (bytes)")
+    sent_bytes_least: Number = Field(
         description="bytes sent by a node's link in a step, with headers: smallest"
     )
-    sent_bytes_most: float = Field(description="the same: largest")
-    own_cpu_share: float = Field(description="share of the cores that the ranks used")
-    other_cpu_share: float = Field(description="share of the cores that other programs used")
-    late_share: float = Field(description="delay of the end of a step on the latest rank (share)")
-    slowest_factor: float = Field(
+    sent_bytes_most: Number = Field(description="the same: largest")
+    own_cpu_share: Number = Field(description="share of the cores that the ranks used")
+    other_cpu_share: Number = Field(description="share of the cores that other programs used")
+    late_share: Number = Field(description="delay of the end of a step on the latest rank (share)")
+    slowest_factor: Number = Field(
         description="compute of the slowest rank relative to `emu_step_ms`, mean over steps"
     )
-    unfaithful: list[str] = Field(
+    unfaithful: list[Line] = Field(
         default_factory=list,
+        max_length=100,
         description="validity rules broken when it was measured; readers apply today's",
     )
+
+
+_FACTS = ConfigDict(extra="allow", strict=True)
+_Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
+_Short = Field(max_length=1_000)
+Fact = (
+    _Whole
+    | bool
+    | Number
+    | Line
+    | Annotated[list[Any], _Short]
+    | Annotated[dict[str, Any], _Short]
+    | None
+)
+Facts = Annotated[dict[Line, Fact], _Short]
+
+
+def _check_emulation(facts: dict[str, Any] | None) -> dict[str, Any] | None:
+    if facts:
+        Emulation.model_validate(facts)
+    return facts
+
+
+class Affinity(TypedDict):
+    """Cores of the ranks."""
+
+    __pydantic_config__ = _FACTS  # type: ignore[misc]
+    cores_least: Count
+    cores_most: Count
+    shared: bool | None
+
+
+class Network(TypedDict, total=False):
+    """Network that was trained."""
+
+    __pydantic_config__ = _FACTS  # type: ignore[misc]
+    parameters: Count | None
+
+
+class System(TypedDict, total=False):
+    """Facts of a machine that analysis reads; a record may have others, and lack any."""
+
+    __pydantic_config__ = _FACTS  # type: ignore[misc]
+    device: Line | None
+    accelerator: Line | None
+    architecture: Line | None
+    cpu: Line | None
+    cpu_cores: Count | None
+    memory_bytes: Count | None
+    load_average_1min: Number | None
+    os: Line
+    cuda: Line | None
+    cudnn: Count | Line | None
+    affinity: Affinity | None
+    environment: Annotated[dict[Line, Line], Field(max_length=10_000)]
+    threads: Facts | None
+    settings: Facts | None
+    communication: Facts | None
+    network: Network | None
+    energy_method: Line | None
+    energy_missing: Line | None
+    emulation: Annotated[dict[str, Any] | None, AfterValidator(_check_emulation)]
+
+
+class Provenance(TypedDict, total=False):
+    """Facts of the code that analysis reads; a record may have others, and lack any."""
+
+    __pydantic_config__ = _FACTS  # type: ignore[misc]
+    git_commit: Line | None
+    git_dirty: bool | None
+    python: Line
+    packages: Annotated[dict[Line, Line], Field(max_length=10_000)]
+
+
+_SYSTEM, _PROVENANCE = TypeAdapter(System), TypeAdapter(Provenance)
+
+
+def system_of(facts: Mapping[str, Any]) -> System:
+    """Return facts of a machine as a record holds them, its texts each in one line."""
+    return _SYSTEM.validate_python(_recordable(facts))
+
+
+def provenance_of(facts: Mapping[str, Any]) -> Provenance:
+    """Return facts of the code as a record holds them, its texts each in one line."""
+    return _PROVENANCE.validate_python(_recordable(facts))
+
+
+def _recordable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _recordable(one) for name, one in value.items()}
+    return _encodable(value)[:LONGEST_LINE] if isinstance(value, str) else value
+
+
+def _encodable(text: str) -> str:
+    """Return a text as a file can hold it."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class RunRecord(Strict):
     """``run.json``."""
 
-    schema_version: int = Field(SCHEMA_VERSION, description="version of these files")
-    method_version: int = Field(
+    schema_version: Index = Field(SCHEMA_VERSION, description="version of these files")
+    method_version: Index = Field(
         METHOD_VERSION, description="version of the method; never compare numbers of two versions"
     )
-    loader_version: int = Field(
+    loader_version: Index = Field(
         1, description="version of the loader; runs of two versions are never compared"
     )
-    study: str = Field(description="name of the study")
-    run_id: str = Field(description="name of the run, also its folder")
+    study: Line = Field(description="name of the study")
+    run_id: Line = Field(description="name of the run, also its folder")
     spec: RunSpec = Field(description="all settings of the run")
-    world_size: int = Field(description="number of ranks")
-    global_batch_size: int = Field(description="images per optimiser step")
+    world_size: Count = Field(description="number of ranks")
+    global_batch_size: Count = Field(description="images per optimiser step")
     status: Status = Field("planned", description="state of the run")
     error: Failure | None = Field(None, description="why it failed; null otherwise")
-    created_utc: str = Field(description="when it was planned")
-    attempts: list[Attempt] = Field(default_factory=list, description="starts, in order")
-    job_id: str | None = Field(None, description="its last job of the batch system")
-    data_dir: str | None = Field(
+    created_utc: Line = Field(description="when it was planned")
+    attempts: list[Attempt] = Field(
+        default_factory=list, max_length=10**6, description="starts, in order"
+    )
+    job_id: Line | None = Field(None, description="its last job of the batch system")
+    data_dir: Text | None = Field(
         None, description="folder of the data, relative to the project if possible; null: synthetic"
     )
     data: DataInfo | None = Field(None, description="data that were found; null before the start")
-    provenance: dict[str, Any] | None = Field(
+    provenance: Provenance | None = Field(
         None, description="code and packages; null before the start"
     )
-    system: dict[str, Any] | None = Field(
+    system: System | None = Field(
         None, description="machine and settings in effect; null before the start"
     )
-    initial_sha256: str | None = Field(
+    initial_sha256: Line | None = Field(
         None,
         description="hash of the initial weights and statistics, the same in every framework; "
         "null if nothing was trained",
     )
-    weights_sha256: str | None = Field(
+    weights_sha256: Line | None = Field(
         None,
         description="hash of the final weights and statistics, equal on all ranks; null if "
         "nothing was trained",
     )
-
-    @field_validator("system")
-    @classmethod
-    def _emulation_is_valid(cls, system: dict[str, Any] | None) -> dict[str, Any] | None:
-        if system and system.get(EMULATION):
-            Emulation.model_validate(system[EMULATION])
-        return system
 
     @model_validator(mode="after")
     def _is_of_its_spec(self) -> Self:
@@ -272,29 +368,29 @@ class EpochRecord(Strict):
     # A loss that diverged is kept as it is; no other number can be none.
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
-    attempt: int = Field(description="index into RunRecord.attempts")
-    epoch: int = Field(ge=0, description="number of the epoch, from 0")
+    attempt: Index = Field(description="index into RunRecord.attempts")
+    epoch: Index = Field(description="number of the epoch, from 0")
     phase: Literal["train", "eval"] = Field(
         description="training (with `work: load`, loading) or evaluation"
     )
     cold: bool = Field(description="warm-up: does not count for throughput")
-    steps: int = Field(
-        ge=1, description="optimiser steps (train) or batches of the busiest rank (eval)"
+    steps: Count = Field(
+        gt=0, description="optimiser steps (train) or batches of the busiest rank (eval)"
     )
-    samples: int = Field(ge=1, le=MOST_IMAGES, description="images used by all ranks")
-    corrupt_images: int = Field(ge=0, description="of these, unreadable and replaced")
-    wall_s: float = Field(gt=0, description="barrier to barrier, maximum over ranks")
-    cpu_s: float = Field(description="CPU time of all ranks and their loader processes")
-    data_s: float = Field(
+    samples: Count = Field(gt=0, description="images used by all ranks")
+    corrupt_images: Count = Field(description="of these, unreadable and replaced")
+    wall_s: Duration = Field(gt=1e-9, description="barrier to barrier, maximum over ranks")
+    cpu_s: Duration = Field(description="CPU time of all ranks and their loader processes")
+    data_s: Duration = Field(
         description="waiting for the next batch, maximum over ranks; on a GPU in device time"
     )
-    rank_wall_s_min: float = Field(
+    rank_wall_s_min: Duration = Field(
         description="time of the fastest rank, before the closing barrier"
     )
-    rank_wall_s_max: float = Field(description="the same of the slowest rank")
-    step_s_median: float | None = Field(description="median of the steps, slowest rank")
-    step_s_p95: float | None = Field(description="95th percentile of the steps, slowest rank")
-    throughput_samples_per_s: float = Field(description="`samples` / `wall_s`")
+    rank_wall_s_max: Duration = Field(description="the same of the slowest rank")
+    step_s_median: Duration | None = Field(description="median of the steps, slowest rank")
+    step_s_p95: Duration | None = Field(description="95th percentile of the steps, slowest rank")
+    throughput_samples_per_s: Number = Field(description="`samples` / `wall_s`")
     loss: Annotated[float, AllowInfNan(True)] | None = Field(
         description="mean loss, in evaluation without smoothing; NaN if it diverged; null if "
         "nothing was trained"
@@ -307,17 +403,17 @@ class EpochRecord(Strict):
     precise_bn_top1: float | None = Field(
         None, ge=0, le=1, description="`top1` of the second evaluation; null without"
     )
-    lr: float | None = Field(description="learning rate of the last update; null in evaluation")
-    max_memory_bytes: int | None = Field(
+    lr: Number | None = Field(description="learning rate of the last update; null in evaluation")
+    max_memory_bytes: Count | None = Field(
         description="peak memory of a rank: torch's tensors on a GPU, main memory on the CPU; null "
         "if not measured"
     )
-    device_waits: int | None = Field(
+    device_waits: Count | None = Field(
         None,
         description="calls of torch's synchronize (device, stream, event) in the steps, rank 0; "
         "null if not counted",
     )
-    ids_sha256: str | None = Field(
+    ids_sha256: Line | None = Field(
         None, description="SHA-256 over the sorted numbers of the images used; null if synthetic"
     )
     spent: Spent | None = Field(
@@ -325,7 +421,7 @@ class EpochRecord(Strict):
         description="parts of `wall_s`, mean over ranks; null if nothing was trained, the "
         "framework does not tell, or backward waits for communication",
     )
-    energy_j: float | None = Field(
+    energy_j: Number | None = Field(
         None, description="energy of the epoch, all ranks; null if not measured"
     )
     interleave: Slot | None = Field(
@@ -426,10 +522,7 @@ def read_rows(directory: Path) -> list[EpochRecord]:
 
 def parse_epoch(path: Path, content: dict[str, Any]) -> EpochRecord:
     """Return the row in the `content` of a line; `RecordError` if that is wrong."""
-    try:
-        return EpochRecord.model_validate(content)
-    except ValidationError as error:
-        raise RecordError(f"{path}:\n{describe(error, EpochRecord)}") from None
+    return parsed(path, content, EpochRecord)
 
 
 def newest(rows: list[EpochRecord]) -> list[EpochRecord]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddl_core.registry import FRAMEWORKS, LOADERS, STRATEGIES, Entry, known
 from ddl_tools.names import ITEMS
-from ddl_tools.records.run import RunRecord
+from ddl_tools.records.run import Affinity, RunRecord
 
 # What every run computes or reads images with; a library and a network may need more.
 _COMMON = ("python", "torch", "torchvision", "timm", "numpy", "pillow", "cuda", "cudnn")
@@ -51,7 +51,7 @@ def columns(record: RunRecord) -> dict[str, str | int | None]:
     }
 
 
-def _sharing(affinity: dict[str, Any] | None) -> str | None:
+def _sharing(affinity: Affinity | None) -> str | None:
     """Return whether ranks of a node share cores; unknown of one rank alone."""
     if affinity is None:
         return None
@@ -64,8 +64,11 @@ def _sharing(affinity: dict[str, Any] | None) -> str | None:
 
 def _software(record: RunRecord) -> list[str]:
     system, provenance = record.system or {}, record.provenance or {}
-    versions = {"python": provenance.get("python"), **provenance.get("packages", {})}
-    versions |= {name: system.get(name) for name in ("cuda", "cudnn")}
+    versions: dict[str, Any] = {
+        "python": provenance.get("python"),
+        **provenance.get("packages", {}),
+    }
+    versions |= {"cuda": system.get("cuda"), "cudnn": system.get("cudnn")}
     network = known("model", record.spec.model)
     more = [FRAMEWORKS[record.spec.framework], *([network] if network else [])]
     needed = dict.fromkeys((*_COMMON, *(name for one in more for name in one.packages + one.also)))

@@ -1,24 +1,44 @@
 """Atomic writing and strict reading of the files of records."""
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from textwrap import shorten
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
     ModelWrapValidatorHandler,
     PrivateAttr,
     ValidationError,
     model_validator,
 )
+from pydantic_core import from_json
 
 from ddl_core.errors import RecordError
 from ddl_core.files import cannot_write, describe, replacing
 from ddl_core.retired import FIELDS
 
 Record = TypeVar("Record", bound=BaseModel)
+
+MOST = 2**63 - 1  # a larger number fits into no table
+LONGEST_TEXT, LONGEST_LINE = 100_000, 10_000  # characters
+
+
+def as_line(text: str) -> str:
+    """Return a text with a space for each character that is not printed, such as a line break."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
+# Every field of a record has one of these types, or narrower limits of its own.
+Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Line = Annotated[str, Field(max_length=LONGEST_LINE), AfterValidator(as_line)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Index = Annotated[int, Field(ge=0, lt=10**6)]  # of an attempt, an epoch, a rank
+Number = Annotated[float, Field(ge=-1e60, le=1e60, allow_inf_nan=False)]
+Duration = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
@@ -74,8 +94,8 @@ def read_text(path: Path, remedy: str = "") -> str:
 def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     """Read a file that holds a JSON object; `remedy` as in `read_text`."""
     try:
-        content = json.loads(read_text(path, remedy))
-    except (ValueError, RecursionError) as error:
+        content = from_json(read_text(path, remedy))
+    except ValueError as error:
         raise RecordError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise RecordError(f"{path} holds {type(content).__name__}, not an object")
@@ -90,7 +110,19 @@ def validated(
     if found not in versions:
         known = " and ".join(map(str, versions))
         raise RecordError(f"{path} has {kind} version {found!r}; this code reads {known}")
+    return parsed(path, content, model, " is not a valid record")
+
+
+def parsed(path: Path, content: dict[str, Any], model: type[Record], fault: str = "") -> Record:
+    """Return the record in the `content` of a file or a line; `RecordError` with its faults."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise RecordError(f"{path} is not a valid record:\n{describe(error, model)}") from None
+        raise RecordError(f"{path}{fault}:\n{describe(error, model)}") from None
+    except Exception as error:  # of a check that meets what it does not expect
+        raise RecordError(f"{path}{fault}: {unexpected(error)}") from None
+
+
+def unexpected(error: Exception) -> str:
+    """Return the class and the text of an unexpected error, in one line."""
+    return f"{type(error).__name__}: {shorten(str(error), 200, placeholder=' ...')}"

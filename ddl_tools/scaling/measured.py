@@ -12,7 +12,7 @@ from ddl_tools.records.identity import FACTS, SOFTWARE, SPEED, description, key
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
-from ddl_tools.records.run import EpochRecord, RunRecord
+from ddl_tools.records.run import EpochRecord, RunRecord, System
 from ddl_tools.scaling.amdahl import Observation, fit_throughput
 from ddl_tools.scaling.candidate import NAMED, Candidate
 
@@ -21,7 +21,7 @@ _SHOWN = ("image_size", "local_batch_size", "precision")
 log = logging.getLogger(__name__)
 
 
-def machine_name(system: dict[str, Any] | None) -> str:
+def machine_name(system: System | None) -> str:
     """Return the name of a record's machine: its accelerator, else its processor."""
     known = system or {}
     return hardware(known.get("accelerator"), known.get("cpu"), known.get("cpu_cores"))

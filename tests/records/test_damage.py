@@ -1,18 +1,29 @@
 """What is damaged is found and named, whatever was done to it; what is whole is left alone."""
 
 import json
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddl_core.config import RunSpec
+from ddl_tools.records import damage
 from ddl_tools.records.damage import REMEDY, checked, examine, verify
 from ddl_tools.records.ledger import entry
 from ddl_tools.records.paths import RunFiles, committed, results
 from ddl_tools.records.profiling import ProfileRecord, write_profile
-from ddl_tools.records.run import EMULATION, Attempt, append_epoch, read_record, write_record
+from ddl_tools.records.run import (
+    EMULATION,
+    Attempt,
+    RunRecord,
+    append_epoch,
+    parse_record,
+    read_record,
+    write_record,
+)
 from tests.analysis.emulated import facts
 from tests.fields import EMULATED
 from tests.launch.running import finish, line, planned
@@ -20,6 +31,11 @@ from tests.launch.running import finish, line, planned
 FACTS = facts(RunSpec(**EMULATED))
 
 EPOCHS = 3
+
+
+def put(content: Any, part: str, name: str, value: Any) -> None:
+    """Set a fact of a record."""
+    content[part] = {**(content[part] or {}), name: value}
 
 
 @pytest.fixture
@@ -106,6 +122,30 @@ DAMAGES: dict[str, tuple[Callable[[RunFiles], Any], str]] = {
     "unknown attempt": (number('"attempt":0', '"attempt":7'), "attempt = 7, but the record has 1"),
     "epoch too many": (number('"epoch":1', '"epoch":9'), "epoch = 9, but the run has 3"),
     "profile": (lambda files: files.profile.write_text("{"), "profile.json is not valid JSON"),
+    **{
+        f"{part}.{fact} {kind}": (
+            record(partial(put, part=part, name=fact, value=value)),
+            f"{part}.{fact}",
+        )
+        for part, fact, kind, value in (
+            ("system", "network", "network", [1]),
+            ("system", "cpu_cores", "cores", "many"),
+            ("system", "load_average_1min", "load", "high"),
+            ("system", "memory_bytes", "memory", "x"),
+            ("system", "affinity", "affinity", {}),
+            ("system", "environment", "variables", [1]),
+            ("system", "settings", "settings", 3),
+            ("system", "cpu", "processor", {"a": 1}),
+            ("system", "accelerator", "accelerator", ["x"]),
+            ("system", "accelerator", "long", "x" * 100_000),
+            ("provenance", "packages", "packages", [1]),
+            ("provenance", "git_commit", "commit", 5),
+        )
+    },
+    "surrogate": (record(lambda content: content.update(job_id="\ud800")), "is not valid JSON"),
+    "samples": (number('"samples":32', '"samples":' + "1" * 31), "line 3: samples = 1111"),
+    "no number": (number('"samples":32', '"samples":' + "1" * 400), "line 3: samples = 1111"),
+    "epoch without end": (number('"epoch":1', '"epoch":1000000000000'), "line 3: epoch = 10000000"),
 }
 
 
@@ -126,6 +166,36 @@ def test_a_damage_is_named_with_its_file(name: str, run_dir: Path) -> None:
         assert "\n" not in text
     assert other.damages == []
     assert {path: path.read_bytes() for path in left} == left
+
+
+def test_an_error_that_nobody_expects_is_a_damage(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(path: Path, content: dict[str, Any]) -> RunRecord:
+        if run_dir in path.parents:
+            raise ZeroDivisionError("by nothing")
+        return parse_record(path, content)
+
+    whole = planned(repeat=1)
+    finish(whole)
+    (item,) = checked([entry(read_record(run_dir).spec, run_dir)])
+    assert item.state == "completed"
+    monkeypatch.setattr(damage, "parse_record", parse)
+    found = {one.directory: one.damages for one in verify(results(), "test")}
+    text = "run.json: cannot be used: ZeroDivisionError: by nothing"
+    assert found == {run_dir: [text], whole: []}
+    (item,) = checked([item])
+    assert item.state == "damaged"
+
+
+def test_a_run_of_a_million_epochs_is_examined_at_once() -> None:
+    directory = planned(epochs=10**6)
+    write_record(directory, read_record(directory).model_copy(update={"status": "completed"}))
+    RunFiles(directory).epochs.touch()
+    began = time.process_time()
+    (text,) = examine(directory).damages
+    assert "lacks train of epoch 0, eval of epoch 0" in text
+    assert time.process_time() - began < 10
 
 
 def test_a_whole_run_is_found_whole(run_dir: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ddl_tools.records.paths import results
+from ddl_core.errors import RecordError
+from ddl_tools.records.paths import portable, results
 
 
 def test_relative_folders_are_resolved_once_for_child_processes_too(
@@ -21,3 +22,11 @@ def test_relative_folders_are_resolved_once_for_child_processes_too(
     monkeypatch.chdir("/")
     assert results().root == tmp_path / "mine"
     assert results().dataset("some").parent == tmp_path / "images"
+
+
+def test_a_folder_that_a_record_cannot_name_is_one_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"na\xefve")
+    folder.mkdir()
+    with pytest.raises(RecordError, match=r"is not UTF-8, and a record cannot name it") as refused:
+        portable(folder / "images")
+    assert "\n" not in str(refused.value)

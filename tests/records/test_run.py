@@ -1,19 +1,27 @@
 """Result records: atomic, strict, append-only."""
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
+from ddl_tools.emulation.counters import EpochCounters
 from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.probe import Answer, ProbeRecord
+from ddl_tools.records.profiling import ProfileRecord
 from ddl_tools.records.run import (
+    EpochRecord,
     Failure,
     RunRecord,
     append_epoch,
     read_epochs,
     read_record,
+    system_of,
     write_record,
 )
 from ddl_tools.records.storage import write_atomically
@@ -109,3 +117,42 @@ def test_a_failure_may_name_a_file_whose_name_is_not_utf8(tmp_path):
     record = RunRecord.plan("s", RunSpec()).model_copy(update={"error": failure})
     write_record(tmp_path, record)
     assert read_record(tmp_path).error.message == r"na\udcefve.jpg is gone"
+
+
+def test_a_fact_is_one_line_that_can_be_printed(tmp_path):
+    facts = {"cpu": "a\nb\x1b[31m\u202ec", "environment": {"x\ny": "\x00"}, "other": "a\nb"}
+    spec = RunSpec()
+    record = RunRecord.plan("test", spec).model_copy(update={"system": facts})
+    write_record(tmp_path / "one", record)
+    read = read_record(tmp_path / "one").system
+    assert read["cpu"] == "a b [31m c"
+    assert read["environment"] == {"x y": " "}
+    odd = {"cpu": "x" * 10**6, "energy_missing": "\udce9", "settings": {"a": [1]}}
+    write_record(tmp_path / "two", record.model_copy(update={"system": system_of(odd)}))
+    assert read_record(tmp_path / "two").system["energy_missing"] == "\\udce9"
+
+
+MODELS = (RunRecord, EpochRecord, ProfileRecord, ProbeRecord, Answer, EpochCounters)
+LIMITS = {"string": "maxLength", "integer": "maximum", "number": "maximum", "array": "maxItems"}
+
+
+def without_limit(schema: Any, at: str = "") -> Iterator[str]:
+    """Yield the places of a JSON schema that hold a value of any size."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from without_limit(one, at)
+    elif isinstance(schema, dict):
+        limit = LIMITS.get(str(schema.get("type")))
+        if limit and not {limit, "exclusiveMaximum", "enum", "const"} & schema.keys():
+            yield f"{at}: {schema['type']}"
+        for name, one in schema.items():
+            if name not in ("default", "description", "const", "enum"):
+                yield from without_limit(one, f"{at}.{name}")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_value_of_a_record_has_a_limit(model: type[BaseModel]) -> None:
+    schema = model.model_json_schema()
+    schema.get("$defs", {}).pop("RunSpec", None)  # its own tests look at it
+    # A loss may diverge.
+    assert [one for one in without_limit(schema) if "loss." not in one] == []

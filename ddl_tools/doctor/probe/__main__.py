@@ -23,7 +23,7 @@ from ddl_tools.rank.pytorch import check_driver, describe, identity
 from ddl_tools.rank.recorder import RunRecorder, report
 from ddl_tools.records import provenance
 from ddl_tools.records.probe import AllReduce, read_probe, write_answer
-from ddl_tools.records.run import write_record
+from ddl_tools.records.run import provenance_of, system_of, write_record
 
 SIZES = tuple(1024 * 4**power for power in range(10))  # of messages: 1 KiB to 256 MiB
 WARM_UP = 2
@@ -57,7 +57,8 @@ class Probe:
         self.answer = host.describe(self.rank)
         if self.recorder.first:
             run = self.recorder.record
-            run.provenance, run.system = provenance.provenance(), provenance.host()
+            run.provenance = provenance_of(provenance.provenance())
+            run.system = system_of(provenance.host())
             write_record(directory, run)
         self.step("start")
 
@@ -74,7 +75,7 @@ class Probe:
         self.step("loader processes")
         check_driver(spec)
         device = accelerator.choose_device(spec.device, self.rank.local_rank)
-        self.answer.device = describe(device)
+        self.answer.device = system_of(describe(device))
         self.answer.device_id = identity(device)
         self.answer.loader_cores = host.loader_cores(spec, device)
         self.step("joining the group")
