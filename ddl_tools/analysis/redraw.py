@@ -4,8 +4,8 @@ No study can push another out of a figure: each is drawn by itself, ``figures/<s
 beside the paper's numbers where these answer the same. ``figures/paper/`` shows these alone.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from ddl_core.errors import RecordError
+from ddl_core.errors import DDLError, RecordError
+from ddl_core.files import shown
 from ddl_tools.analysis import result_page
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import QUESTIONS, all_reduce
@@ -39,16 +40,21 @@ from ddl_tools.analysis.tables import (
     windows_table,
     write_tables,
 )
-from ddl_tools.records.ledger import find_study, former_folders
+from ddl_tools.records.ledger import find_study, former_folders, study_folders
 from ddl_tools.records.paths import NAME_RESULTS, Tree, existing
-from ddl_tools.records.storage import write_atomically
+from ddl_tools.records.storage import unexpected, write_atomically
+from ddl_tools.study import NAMES
 
 PAPER = "paper"  # the folder of what only the paper states
 
 
 @dataclass
 class Redrawn:
-    """Result of `redraw`. Each of `damaged` is a line on a record that is in no figure, and why."""
+    """Result of `redraw`.
+
+    Each of `damaged` is a line on a record that is in no figure, or a figure that is not drawn
+    because of one, and why.
+    """
 
     files: list[Path] = field(default_factory=list)
     pages: list[Path] = field(default_factory=list)
@@ -61,6 +67,19 @@ class Redrawn:
     def summary(self, reasons: bool = False) -> list[str]:
         """Return lines for the terminal: one a study, with `reasons` also why a figure lacks."""
         return [*self.lines, *self.kept, *(self.reasons if reasons else [])]
+
+    @contextmanager
+    def drawing(self, name: str) -> Iterator[None]:
+        """Name what a block draws, and go on, if values of its records end the block."""
+        try:
+            yield
+        except DDLError:
+            raise
+        except Exception as error:
+            self.damaged.append(
+                f"{name} cannot be drawn: {unexpected(error)}. If `ddl study verify` finds no "
+                "damage, please report it with the records"
+            )
 
     def write(self, page: Path, text: str) -> None:
         """Write a page, unless a file of somebody else has its name."""
@@ -104,17 +123,25 @@ def redraw(
     folders = {name: figures / folder_of(name) for name in chosen}
     require_no_link(figures, tree.tables, tree.tables / "windows", *folders.values())
     done = Redrawn()
+    done.kept += [
+        f"warning: {shown(name)} in {tree.runs} is no study and is not drawn: {NAMES}"
+        for name in tree.no_studies()
+    ]
+    try:
+        result_page.notes(tree, "")
+    except RecordError as error:
+        done.damaged.append(str(error))
     for name in tqdm(chosen, desc="studies", disable=None, leave=False):
-        _draw_study(tree, name, folders[name], carbon_g_per_kwh, done)
+        with done.drawing(name or PAPER):
+            _draw_study(tree, name, folders[name], carbon_g_per_kwh, done)
     if not studies:
         for folder in {*figures.glob("*/")} - {*folders.values()}:
             if not folder.is_symlink():
                 _remove_others(folder, set())
         done.write(figures / result_page.PAGE, result_page.index(done.findings))
-        try:
+        done.damaged += all_reduce.damaged(tree)
+        with done.drawing(all_reduce.NAME):
             done.files += redraw_probes(tree, figures=figures)
-        except RecordError as error:
-            done.damaged.append(f"{error}; remove the probe, or ask `ddl doctor` again")
     return done
 
 
@@ -140,6 +167,9 @@ def pictures(redrawn: Redrawn, study: str) -> list[Path]:
 
 def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redrawn) -> None:
     """Write the tables and figures of a study; of none, those of what the paper states."""
+    if study and not study_folders(study, tree):
+        done.lines.append(f"{folder.name} (no run of the study as it is now): IN NO FIGURE")
+        return
     tables = tables_of(tree, study, *(write_tables(tree, study, carbon) if study else ()))
     done.damaged += [
         f"{tree.study(study) / row['run_id']}: {row['damage']}"
@@ -148,25 +178,28 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
     notes = _not_drawn(tables.runs, len(former_folders(study, tree)) if study else 0)
     sections: dict[str, Any] = {}
     findings: list[str] = []
-    shown = result_page.figures_of(folder / result_page.PAGE)
+    there = result_page.figures_of(folder / result_page.PAGE)
     for name, question in QUESTIONS.items():
         if study and question.needs == OF_NO_RUN:
             continue
-        points = question.points(tables)
-        if question.answered_by(points, of_runs=bool(study)):
-            figure, stem = question.figure(points), folder / name
-            if figure:
-                add_caption(figure, notes)
-                done.files += save_figure(figure, points, stem)
-            else:
-                if name in shown:
-                    remove_figure(stem)
-                done.files.append(save_numbers(points, stem))
-            sections[name] = result_page.section(name, points, figure, folder, notes)
-            findings.append(title_of(figure) if figure else question.title(points))
-            findings += result_page.confirmed(points)
-        elif study:
-            done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")
+        with done.drawing(f"{study or PAPER}/{name}"):
+            points = question.points(tables)
+            if question.answered_by(points, of_runs=bool(study)):
+                figure, stem = question.figure(points), folder / name
+                if figure:
+                    add_caption(figure, notes)
+                section = result_page.section(name, points, figure, folder, notes)
+                finding = title_of(figure) if figure else question.title(points)
+                if figure:
+                    done.files += save_figure(figure, points, stem)
+                else:
+                    if name in there:
+                        remove_figure(stem)
+                    done.files.append(save_numbers(points, stem))
+                sections[name] = section
+                findings += [finding, *result_page.confirmed(points)]
+            elif study:
+                done.reasons.append(f"  nothing to show in {study}/{name}: needs {question.needs}")
     _remove_others(folder, set(sections))
     if sections:
         title, about = result_page.head(tree, study, tables, folder)
@@ -236,8 +269,7 @@ def _remove_others(folder: Path, kept: set[str]) -> None:
 def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:
     """Draw what `ddl doctor` measured between ranks, no study's; nothing where it never did.
 
-    `RecordError` if a record cannot be read, something cannot be written, or `figures` is a
-    symbolic link.
+    `RecordError` if something cannot be written, or `figures` is a symbolic link.
     """
     require_no_link(figures)
     stem, points = figures / all_reduce.NAME, all_reduce.points(tree)

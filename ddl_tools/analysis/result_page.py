@@ -6,6 +6,7 @@ It is a README.md, which code-hosting sites show with the folder. An index leads
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
+from ddl_core.errors import RecordError
 from ddl_tools import markdown
 from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.confirmation import confirmation
@@ -25,6 +27,7 @@ from ddl_tools.analysis.tables import WITHDRAWN, counts, is_emulated, whole
 from ddl_tools.markdown import Markdown, code, escape
 from ddl_tools.names import common, phrase, plural
 from ddl_tools.records.paths import PROJECT, Tree
+from ddl_tools.records.storage import unexpected
 
 PAGE = "README.md"
 _MARK = Markdown("<!-- written by `ddl figures` from records, not by hand -->")
@@ -138,7 +141,9 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, Mar
     about = f"All runs: {shared}." if (shared := shared_settings(runs)) else ""
     title = tables.study.question if tables.study else study
     ends = "A bracket holds the ends of a bar; the caption says which interval it is."
-    remarks = map(escape, notes(tree, study))
+    remarks: list[Markdown] = []
+    with suppress(RecordError):  # `redraw` names it
+        remarks = [*map(escape, notes(tree, study))]
     facts = [*_read_again(runs), *_own_order(runs), *_withdrawn(runs), *_emulated(runs, folder)]
     texts = [made, about, *facts, *remarks, ends]
     return title, Markdown(" ".join(filter(None, texts)))
@@ -212,11 +217,19 @@ def commits(runs: pd.DataFrame) -> str:
 
 
 def notes(tree: Tree, study: str) -> list[str]:
-    """Return what readers of a study's figures must know of its runs, from the tree's notes."""
+    """Return what readers of a study's figures must know of its runs, from the tree's notes.
+
+    `RecordError` where these cannot be read.
+    """
     if not tree.notes.exists():
         return []
-    table = pd.read_csv(tree.notes, dtype="string")
-    return list(table.loc[table["study"] == study, "note"])
+    try:
+        table = pd.read_csv(tree.notes, dtype="string", usecols=["study", "note"])
+    except Exception as error:  # of the file, the encoding, the format, or its columns
+        raise RecordError(
+            f"{tree.notes} is no table with the columns study and note: {unexpected(error)}"
+        ) from None
+    return list(table.loc[table["study"] == study, "note"].dropna())
 
 
 def link(text: str, target: Path, folder: Path) -> Markdown:

@@ -20,7 +20,7 @@ from ddl_core.timing import Spent
 from ddl_tools.analysis import metrics
 from ddl_tools.emulation.validity import rejected
 from ddl_tools.records import identity
-from ddl_tools.records.damage import Examined, examine
+from ddl_tools.records.damage import Examined, broken, examine
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.profiling import read_profile
@@ -198,7 +198,7 @@ def _frame(rows: Sequence[dict[str, Any]], columns: Mapping[str, str]) -> pd.Dat
 
 
 def _read(tree: Tree, studies: Iterable[str] | None) -> list[Examined]:
-    return list(map(examine, _folders(tree, studies)))
+    return [used(examine(folder)) for folder in _folders(tree, studies)]
 
 
 def _folders(tree: Tree, studies: Iterable[str] | None) -> list[Path]:
@@ -212,6 +212,15 @@ def _runs_frame(runs: Sequence[Examined], carbon_g_per_kwh: float) -> pd.DataFra
     table.loc[measured, "carbon_g_per_kwh"] = carbon_g_per_kwh
     table["kg_co2e"] = metrics.kg_co2e(table["energy_kwh"], carbon_g_per_kwh)
     return table.sort_values(_ORDER, ignore_index=True, kind="stable")
+
+
+def used(run: Examined) -> Examined:
+    """Return a run, or the same as damaged if no row of a table can be made of it."""
+    try:
+        _row(run)
+    except Exception as error:
+        return broken(run.directory, error)
+    return run
 
 
 def _row(run: Examined) -> dict[str, Any]:
@@ -346,7 +355,7 @@ def profiles_table(tree: Tree, studies: Sequence[str] | None = None) -> pd.DataF
     which sum to 1 as well. Damaged and withdrawn runs have no rows.
     """
     profiled = [one for one in _folders(tree, studies) if has_profile(one)]
-    rows = [row for run in map(examine, profiled) for row in _profile_rows(run)]
+    rows = [row for run in map(examine, profiled) for row in _profile_rows(used(run))]
     return _frame(rows, PROFILE_COLUMNS)
 
 

@@ -245,9 +245,11 @@ def verify_command(name: str, tree: Tree) -> None:
     Checks that each run ID matches its settings, that all expected lines are present, and that the
     values are possible. STUDY may also be a study without a file here.
     """
+    from ddl_tools.analysis.tables import used
+
     if Path(name).suffix in (".yaml", ".yml"):
         name = Study.load(Path(name)).name
-    runs = verify(tree, name)
+    runs = [used(run) for run in verify(tree, name)]
     _say(*(line for run in runs for line in run.lines()))
     damaged = sum(bool(run.damages) for run in runs)
     unknown = sum(run.is_unknown for run in runs)

@@ -4,25 +4,28 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 from ddl_core.errors import RecordError
-from ddl_tools.analysis import result_page
+from ddl_tools.analysis import result_page, tables
 from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.plot.canvas import save_figure
-from ddl_tools.analysis.question import OF_NO_RUN, Tables
+from ddl_tools.analysis.question import OF_NO_RUN, Question, Tables
 from ddl_tools.analysis.redraw import Redrawn, pictures, redraw, redraw_probes, tables_of
 from ddl_tools.analysis.result import load
 from ddl_tools.analysis.tables import runs_table, write_tables
 from ddl_tools.records.damage import REMEDY
 from ddl_tools.records.ledger import write_study
 from ddl_tools.records.paths import FIGURES, ProbeFiles, RunFiles, Tree
+from ddl_tools.records.run import RunRecord
 from ddl_tools.study import Study
 from tests.analysis.conftest import SPEC, MakeRun, curve
 from tests.analysis.drawn import draw_only, points_of, words
+from tests.launch.running import ddl
 
 # These show what is stated; the others nothing but runs.
 OF_THE_PAPER = {"efficiency", "kernel_shares", "advice", "schedules",
@@ -112,6 +115,67 @@ def test_a_record_of_a_missing_plug_in_is_not_called_damaged(tree: Tree, make_ru
     assert REMEDY not in line
     assert "torch" not in line
     assert "1 completed, 1 unknown" in "\n".join(done.summary())
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_a_folder_whose_name_is_no_name_is_no_study(tree: Tree, make_run: MakeRun) -> None:
+    make_run()
+    make_run(study="$\\frac{$")
+    assert tree.studies() == ["laptop"]
+    done = redraw(tree, figures=tree.figures)
+    assert done.damaged == []
+    (warning,) = done.kept
+    assert "is no study" in warning
+    assert {*shown(done)} == {"laptop", "paper"}
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_a_record_of_which_no_row_can_be_made_is_named_and_left_out(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run()
+    odd, real = make_run(strategy="ddp"), tables.identity.description
+
+    def fails(record: RunRecord) -> dict[str, Any]:
+        return real(record) if record.run_id != odd.name else {}[record.run_id]
+
+    monkeypatch.setattr(tables.identity, "description", fails)
+    done = redraw(tree, figures=tree.figures)
+    (line,) = done.damaged
+    assert line.startswith(f"{odd}: run.json: cannot be used: KeyError")
+    assert "1 completed, 1 damaged" in "\n".join(done.summary())
+    verified = ddl("study", "verify", "laptop", "--results", tree.root, status=1)
+    assert "1 whole, 1 damaged" in verified.output
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_a_figure_that_cannot_be_drawn_is_named_and_the_others_are_drawn(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run()
+    make_run(study="other")
+    kind = type(QUESTIONS["comparison"])
+    real = kind.points
+
+    def fails(self: Question, found: Tables) -> pd.DataFrame:
+        return real(self, found) if found.runs["study"].eq("other").all() else 1 / 0
+
+    monkeypatch.setattr(kind, "points", fails)
+    done = redraw(tree, figures=tree.figures)
+    (line,) = done.damaged
+    assert line.startswith("laptop/comparison cannot be drawn: ZeroDivisionError")
+    assert "comparison" in shown(done)["other"]
+
+
+@pytest.mark.usefixtures("few_figures")
+@pytest.mark.parametrize("notes", [b"study,remark\nlaptop,x\n", b"\xff", b"", b"\0", b'"'])
+def test_notes_that_are_no_table_are_named(notes: bytes, tree: Tree, make_run: MakeRun) -> None:
+    make_run()
+    tree.notes.write_bytes(notes)
+    done = redraw(tree, figures=tree.figures)
+    (line,) = done.damaged
+    assert "notes.csv is no table with the columns study and note" in line
+    assert "laptop" in shown(done)
 
 
 def put_figure(stem: Path) -> dict[Path, bytes]:

@@ -1,14 +1,18 @@
 """What an all-reduce costs between the ranks of each probe: table and figure."""
 
+from collections.abc import Iterator
+
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
+from ddl_core.errors import RecordError
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import frame, handles, styled
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.probe import ProbeRecord, read_probe, size_text
+from ddl_tools.records.storage import unexpected
 
 NAME = "all_reduce"
 MOST_LINES = len(style.STRATEGY_COLOURS)
@@ -23,12 +27,31 @@ COLUMNS = [
 def points(tree: Tree) -> pd.DataFrame:
     """Return a row per message size of each probe in `tree` that came so far, oldest first.
 
-    `RecordError` if a record cannot be read.
+    A damaged probe has none; `damaged` names it.
     """
-    records = [read_probe(path.parent) for path in tree.probes.glob("*/probe.json")]
+    records = [one for one in _probes(tree) if isinstance(one, ProbeRecord)]
     records.sort(key=lambda record: (record.created_utc, record.name))
     rows = [row for record in records for row in _rows(record)]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def damaged(tree: Tree) -> list[str]:
+    """Return a line on each probe whose record cannot be read."""
+    return [one for one in _probes(tree) if isinstance(one, str)]
+
+
+def _probes(tree: Tree) -> Iterator[ProbeRecord | str]:
+    """Yield the record of each probe, or what is wrong with it."""
+    for path in sorted(tree.probes.glob("*/probe.json")):
+        try:
+            record = read_probe(path.parent)
+            _rows(record)
+        except Exception as error:  # whatever is in one record, the others are drawn
+            text = error.detail if isinstance(error, RecordError) else unexpected(error)
+            where = "" if str(path.parent) in text else f"{path}: "
+            yield f"{where}{text}; remove the probe, or ask `ddl doctor` again"
+        else:
+            yield record
 
 
 def _rows(record: ProbeRecord) -> list[dict[str, object]]:
