@@ -75,7 +75,7 @@ def run_figure(run_dir: Path | str) -> Figure:
         for axes in (loss, speed):
             axes.set_xlabel("epoch (hollow: cold, not counted)")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.suptitle(f"{record.run_id}\n{title}".strip(), parse_math=False, **font)
+        figure.suptitle(f"{record.run_id}\n{title}".strip(), **font)
     return figure
 
 

@@ -72,6 +72,7 @@ exponential {{ row.exponential | number }}.
         sns.lineplot(points, x="epoch", y="value", hue="schedule", palette=colours, estimator=None,
                      legend=False, ax=ax)  # fmt: skip
         ax.set(yscale="log", xlabel="epoch", ylabel="learning rate")
+        ax.yaxis.set_major_formatter("{x:g}")
         return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:

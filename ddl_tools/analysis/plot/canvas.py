@@ -162,7 +162,7 @@ def frame(
     names, shared = _panel_names(panels)
     for place, name in enumerate(names):
         ax = figure.add_subplot(grid[divmod(place, columns)])
-        ax.set_title(name, loc="left", parse_math=False)  # it names a machine
+        ax.set_title(name, loc="left")
         if note:
             ax.spines[:].set_color(style.PALE)
             ax.tick_params(color=style.PALE, labelcolor=style.PALE_INK)
@@ -172,10 +172,9 @@ def frame(
     title = title[:1].upper() + title[1:] + ("." if note else "")
     head = style.wrapped(title, width - 2 * _MARGIN, commas=False, **font)
     top.set_title("\n".join(filter(None, [head, note])), font)
-    top.get_title().set_parse_math(False)  # a study may ask for dollars
     below = style.wrapped(line, width - 2 * _MARGIN, size=style.CAPTION_POINTS)
     figure.supxlabel(below, x=_MARGIN / width, ha="left", size=style.CAPTION_POINTS,
-                     linespacing=1.25, color=style.PALE_INK, parse_math=False)  # fmt: skip
+                     linespacing=1.25, color=style.PALE_INK)  # fmt: skip
     add_caption(figure, [*shared, *caption, *([f"{line}."] if line else [])])
     return figure, figure.axes
 
@@ -253,11 +252,12 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     path without suffix; its folder is made.
     """
     *paths, _ = _paths(stem)
+    contents = [io.BytesIO() for _ in paths]
     with rc_context(THEME):
-        for path, (kind, metadata) in zip(paths, _METADATA.items(), strict=True):
-            content = io.BytesIO()
+        for content, (kind, metadata) in zip(contents, _METADATA.items(), strict=True):
             figure.savefig(content, format=kind, metadata=metadata)
-            write_atomically(path, content.getvalue())
+    for path, content in zip(paths, contents, strict=True):
+        write_atomically(path, content.getvalue())
     return [*paths, save_numbers(data, stem)]
 
 

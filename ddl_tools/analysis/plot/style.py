@@ -116,7 +116,8 @@ PAGE: Any = {  # matplotlib's own type lists every key
     "text.usetex": False,
     # Letters of one width at every resolution, so that what fits one file fits all.
     "text.hinting": "none",
-    "mathtext.fontset": "dejavusans",
+    # Names of studies and machines may hold dollars.
+    "text.parse_math": False,
     # Letters as text: an SVG can be searched and edited.
     "svg.fonttype": "none",
     # No random ids, and no compressed streams in the PDF: zlib's output differs between builds.
@@ -267,7 +268,7 @@ def compact(value: float, _position: int | None = None) -> str:
 def size_of(text: str, **font: Any) -> tuple[float, float]:
     """Return width and height of a text in inches, as matplotlib draws it in a font."""
     figure = Figure()
-    box = figure.text(0, 0, text, parse_math=False, **font).get_window_extent()
+    box = figure.text(0, 0, text, **font).get_window_extent()
     return box.width / figure.dpi, box.height / figure.dpi
 
 

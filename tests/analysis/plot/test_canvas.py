@@ -67,6 +67,19 @@ def test_the_line_is_drawn_and_ends_the_caption() -> None:
     assert caption_of(figure) == "Told. AMD EPYC; n = 4 starts."
 
 
+BROKEN = "$\\frac{$ and $x_{$"
+
+
+def test_no_text_of_a_figure_is_read_as_mathematics() -> None:
+    legend = handles({BROKEN: {"marker": "o"}})
+    figure = framed(BROKEN, [f"a: {BROKEN}", "b: x"], [1.0, 1.0], legend, ["Told."], line=BROKEN)
+    with matplotlib.rc_context(THEME):
+        figure.axes[0].text(0, 0, BROKEN)
+        figure.axes[0].set_xlabel(BROKEN)
+        figure.draw_without_rendering()
+    assert title_of(figure) == BROKEN
+
+
 def test_a_long_title_is_broken_into_lines_above_all_else() -> None:
     finding = "Is it $1 or $2? " * 18
     legend = handles({name: {"marker": "o"} for name in ("one", "two")})
