@@ -5,6 +5,7 @@ be somebody else's: no page runs a script that a record or its notebook holds.
 """
 
 import base64
+import html
 import re
 import shutil
 from collections import Counter
@@ -23,6 +24,7 @@ from ddl_tools.launch.notebook import execute, without_iri_grammar
 from ddl_tools.records.ledger import find_study, study_folders
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
 from ddl_tools.records.run import RunRecord, read_record
+from ddl_tools.records.storage import unexpected
 
 SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 INDEX = "index.html"
@@ -133,7 +135,13 @@ def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
         if run.notebook.is_file():
             target = folder / "notebooks" / study / f"{run.directory.name}.html"
             target.parent.mkdir(parents=True, exist_ok=True)
-            page = _write_page(run.notebook, target, folder, code=True)
+            try:
+                page = _write_page(run.notebook, target, folder, code=True)
+            except Exception as error:  # of a notebook that is none
+                text = f"The notebook of this run cannot be shown: {unexpected(error)}"
+                page = Page("", str(target.relative_to(folder)))
+                _fill(target, title=run.directory.name, up="../../", body=html.escape(text),
+                      pages=[], studies=[])  # fmt: skip
             pages.append(page._replace(title=run.directory.name))
     link = Page(table.name, f"tables/{table.name}") if table.is_file() else None
     return _summary(tree, study)._replace(table=link, notebooks=pages)
@@ -199,7 +207,7 @@ def _write_page(notebook: Path, target: Path, folder: Path, code: bool = False) 
         filters={"clean_html": lambda html: html},
     )
     body = _sanitized(exporter.from_notebook_node(content)[0])
-    title = content.cells[0].source.partition("\n")[0].lstrip("# ")
+    title = content.cells[0].source.partition("\n")[0].lstrip("# ") if content.cells else ""
     path = target.relative_to(folder)
     _fill(target, title=title, up="../" * (len(path.parts) - 1), body=body, pages=[], studies=[])
     return Page(title, str(path))

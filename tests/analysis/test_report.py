@@ -130,6 +130,20 @@ def test_no_text_of_a_record_becomes_a_script(
     assert "&lt;th&gt;" not in text
 
 
+@pytest.mark.parametrize("content", ['{"cells": [], "metadata": {}, "nbformat": 4}', "[]"])
+def test_a_notebook_of_a_run_that_is_none_is_one_sentence(
+    content: str, tree: Tree, make_run: MakeRun, page: Path, tmp_path: Path
+) -> None:
+    runs = [make_run(strategy=one) for one in ("ddp", "horovod")]
+    keep_a_notebook(runs[0])
+    RunFiles(runs[1]).notebook.write_text(content)
+    index = write_report(tree, tmp_path / "sent")
+    for run in runs:
+        assert f"{run.name}.html" in index.read_text()
+        text = (index.parent / "notebooks" / "laptop" / f"{run.name}.html").read_text()
+        assert ("cannot be shown" in text) <= (run == runs[1])
+
+
 @pytest.fixture
 def page(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only notebook of a report: a title, and a cell of parameters."""
