@@ -8,12 +8,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.files import describe
 from ddl_tools.launch import interpreters
 from ddl_tools.processes import KEY, compiled, imports, inherited
+from ddl_tools.records.storage import Index, Line
 
 # Set by a job of several runs before each of them.
 BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"
@@ -25,27 +36,51 @@ mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
 """
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """Nodes that SLURM has granted, and the site's way to start tasks on them."""
+class Allocation(BaseModel):
+    """Nodes that SLURM has granted, and the site's way to start tasks on them.
 
-    nodes: int
-    srun: tuple[str, ...]
-    block: str | None = None  # of runs that share this start of the job
-    place: int | None = None  # of the run at work in it
+    Read from the variables that are the aliases of its fields.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    nodes: int = Field(1, ge=1, le=10**6, alias="SLURM_JOB_NUM_NODES")
+    srun: tuple[str, ...] = Field(min_length=1, alias="DDL_SRUN")
+    block: Line | None = Field(None, alias=BLOCK)  # of runs that share this start of the job
+    place: Index | None = Field(None, alias=PLACE)  # of the run at work in it
+    address: Line | None = Field(None, alias="MASTER_ADDR")  # where the ranks meet
+    port: int | None = Field(None, ge=1, lt=2**16, alias="MASTER_PORT")
+
+    @field_validator("srun", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> Self:
+        if self.block is not None and self.place is None:
+            raise ValueError(f"{BLOCK} is set, but {PLACE} is not; a job script sets both")
+        return self
 
     @classmethod
     def current(cls) -> "Allocation | None":
-        """Return the allocation of this process; None outside a job script, which sets DDL_SRUN."""
-        srun = os.environ.get("DDL_SRUN")
-        if not srun or "SLURM_JOB_ID" not in os.environ:
+        """Return the allocation of this process; None outside a job script, which sets DDL_SRUN.
+
+        `LaunchError` names the variables that are wrong.
+        """
+        if not os.environ.get("DDL_SRUN") or "SLURM_JOB_ID" not in os.environ:
             return None
-        return cls(
-            nodes=int(os.environ.get("SLURM_JOB_NUM_NODES", 1)),
-            srun=tuple(shlex.split(srun)),
-            block=os.environ.get(BLOCK),
-            place=int(os.environ[PLACE]) if BLOCK in os.environ else None,
-        )
+        try:
+            return cls.model_validate(dict(os.environ))
+        except ValidationError as error:
+            faults = "; ".join(line.strip() for line in describe(error, cls).splitlines())
+            raise LaunchError(f"this job has a wrong environment variable: {faults}") from None
+
+    def rendezvous(self, run: int) -> dict[str, str]:
+        """Return where the ranks of a run meet that is not the first of this process."""
+        if self.address is None or self.port is None:
+            raise LaunchError("MASTER_ADDR and MASTER_PORT are not set; a job script sets both")
+        return {"MASTER_ADDR": self.address, "MASTER_PORT": str(self.port + run)}
 
 
 class SimulatedNode(Protocol):

@@ -5,7 +5,6 @@ this module when needed.
 """
 
 import logging
-import os
 import socket
 import sys
 import time
@@ -291,9 +290,8 @@ class Engines:
     def _rendezvous(self) -> dict[str, str]:
         """Return where the ranks of the next run meet: a new port, the last may be in use."""
         self._runs += 1
-        if Allocation.current():
-            port = int(os.environ["MASTER_PORT"]) + self._runs
-            return {"MASTER_ADDR": os.environ["MASTER_ADDR"], "MASTER_PORT": str(port)}
+        if allocation := Allocation.current():
+            return allocation.rendezvous(self._runs)
         with socket.create_server(("127.0.0.1", 0)) as one:
             return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(one.getsockname()[1])}
 

@@ -34,6 +34,46 @@ def test_a_job_that_cannot_start_ranks_is_none(monkeypatch: pytest.MonkeyPatch) 
     assert Allocation.current() is None
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLURM_JOB_NUM_NODES", "abc"),
+        ("SLURM_JOB_NUM_NODES", "-1"),
+        ("SLURM_JOB_NUM_NODES", "9" * 5000),
+        ("DDL_SRUN", "srun 'x"),
+        ("DDL_SRUN", " "),
+        ("DDL_BLOCK", "without a place"),
+        ("DDL_PLACE", "first"),
+        ("MASTER_PORT", "x"),
+        ("MASTER_PORT", "70000"),
+    ],
+)
+def test_a_wrong_variable_of_a_job_is_one_sentence(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one, text in {"SLURM_JOB_ID": "17", "DDL_SRUN": "srun", name: value}.items():
+        monkeypatch.setenv(one, text)
+    with pytest.raises(LaunchError, match=name) as refused:
+        Allocation.current()
+    assert "\n" not in str(refused.value)
+
+
+def test_where_the_ranks_of_a_job_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {"SLURM_JOB_ID": "17", "DDL_SRUN": "srun 'a b' c"}
+    for name, text in job.items():
+        monkeypatch.setenv(name, text)
+    allocation = Allocation.current()
+    assert allocation is not None
+    assert (allocation.nodes, allocation.srun) == (1, ("srun", "a b", "c"))
+    with pytest.raises(LaunchError, match="MASTER_PORT"):
+        allocation.rendezvous(1)
+    monkeypatch.setenv("MASTER_ADDR", "node1")
+    monkeypatch.setenv("MASTER_PORT", "20000")
+    allocation = Allocation.current()
+    assert allocation is not None
+    assert allocation.rendezvous(2) == {"MASTER_ADDR": "node1", "MASTER_PORT": "20002"}
+
+
 def test_one_task_per_rank(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     line = list(commands.command(TWO_BY_FOUR, "worker", Path("/run"), Path("/logs")).step)
     program = str(job.folder / "srun")
