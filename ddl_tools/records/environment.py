@@ -29,12 +29,13 @@ LIBRARIES = (
     *("MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHONMALLOC"),
 )
 
-# Words of names that say where something is, or what nobody else may know.
+# Words of names that say where something is.
 _PLACES = {
     *("ADDR", "ADDRESS", "HOST", "HOSTID", "HOSTNAME", "PORT", "URI", "URL", "UUID"),
-    *("DIR", "HOME", "PATH", "ROOT"),
-    *("CREDENTIAL", "CREDENTIALS", "KEY", "PASSWORD", "SECRET", "TOKEN"),
+    *("DIR", "HOME", "PATH", "ROOT", "PASS"),
 }
+# Parts of names, also within a word, whose values nobody else may know.
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "AUTH", "CRED", "LOGIN")
 _PLACE_NAMES = {
     *(f"HOROVOD_{part}RANK" for part in ("", "LOCAL_", "CROSS_")),
     *(f"HOROVOD_{part}SIZE" for part in ("", "LOCAL_", "CROSS_")),
@@ -64,7 +65,8 @@ def _counts(name: str) -> bool:
         return False
     if name in _PLACE_NAMES or name.endswith(_VISIBLE):
         return False
-    return _PLACES.isdisjoint(name.split("_"))
+    words = name.upper().split("_")
+    return _PLACES.isdisjoint(words) and not any(one in word for one in _SECRETS for word in words)
 
 
 def _value(text: str) -> str:
