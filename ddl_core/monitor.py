@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -51,6 +52,8 @@ class FairnessMonitor:
         self._images_seen = self._images_per_epoch = 0
         self._waiting = False  # gradients were added that no update has used
         self._depth = 0
+        # Whether a gradient of this rank was not zero, in each update that is watched closely.
+        self._gradients = np.ones(CLOSELY_WATCHED_STEPS)
         self._statistics = torch.empty(0)
         # Calls of ``torch.cuda.synchronize`` or that of a stream or event, in the steps of the
         # epoch on this rank; None for a compiled network.
@@ -101,7 +104,12 @@ class FairnessMonitor:
         self._close_steps = max(0, self._close_steps - 1)
 
     def check_training(self) -> None:
-        """Check the network after an epoch. A collective."""
+        """Check the network and its first updates after an epoch. A collective."""
+        # A rank may update a part of the weights, whose gradients are zero where units are dead.
+        if not self._group.reduce(self._gradients, "max").all():
+            raise broken(
+                "gradients zeroed once, before backward", "all gradients were zero in an update"
+            )
         vector = statistics(self._network).cpu().numpy()
         digest = hashlib.sha256(vector.tobytes()).hexdigest()
         check_agreement(self._group, digest, "batch statistics averaged over ranks")
@@ -113,10 +121,8 @@ class FairnessMonitor:
             return
         if not self._waiting:
             raise broken("one update per step", "an optimiser stepped again without new gradients")
-        if self._close_steps and not _has_gradient(optimizer):
-            raise broken(
-                "gradients zeroed once, before backward", "all gradients were zero in the update"
-            )
+        if self._close_steps:
+            self._gradients[-self._close_steps] = _has_gradient(optimizer)
         self._waiting = False
 
     def _after_update(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from ddl_core.errors import LaunchError
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.run import read_epochs
 from tests.core.strategies.conftest import TWO, failed
@@ -42,12 +41,7 @@ def test_the_rank_that_failed_is_named(strategy, plan, tmp_path, fault, kind, wo
     assert failed(run, fault, words) == (kind, 1)
 
 
-PARTS = "the parts of the gradients that a rank updates are all zero, and the check sees no others"
-
-
-def test_a_training_that_diverges_is_a_result(strategy, plan, tmp_path, request) -> None:
-    if strategy.get("deepspeed_zero_stage") in (1, 2):
-        request.applymarker(pytest.mark.xfail(reason=PARTS, raises=LaunchError))
+def test_a_training_that_diverges_is_a_result(strategy, plan, tmp_path) -> None:
     run = plan(tmp_path / "run", base_lr=1e30, warmup_epochs=0, **TWO, **strategy)
     assert run_ranks(run).status == "completed"
     losses = [row.loss for row in read_epochs(run) if row.phase == "train"]
