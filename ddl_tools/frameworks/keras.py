@@ -21,8 +21,9 @@ from ddl_core.system import INTERLEAVED
 from ddl_tools import gpus
 from ddl_tools.frameworks.keras_layers import Network
 from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
-from ddl_tools.frameworks.rendezvous import PATIENCE_S, ControlGroup
+from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.weights import NEW_SHARE, to_nchw, to_nhwc
+from ddl_tools.rank.meeting import PATIENCE_S
 
 SETTINGS: dict[str, Any] = {
     "jax_default_matmul_precision": "highest",  # of convolutions as well: no TF32 on a GPU

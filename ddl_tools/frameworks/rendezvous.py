@@ -31,12 +31,11 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.strategies import RankInfo, Reduction
 from ddl_tools.processes import KEY
+from ddl_tools.rank import meeting
+from ddl_tools.rank.meeting import PATIENCE_S
 
-LOCAL = "127.0.0.1"
-PATIENCE_S = 600.0  # as for collectives of torch: the first waits for the slowest list of images
 REDUCTIONS: dict[Reduction, Callable[..., Any]] = {"sum": np.sum, "min": np.min, "max": np.max}
 GREETING_S = 10  # for the key of who connects: a scanner of ports sends none
-ADDRESS = "address"
 
 
 class ControlGroup:
@@ -60,15 +59,19 @@ class ControlGroup:
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         info = RankInfo.from_environment(spec)
         self.rank, self.local_rank, self.world_size = info.rank, info.local_rank, info.world_size
-        self.host = _own_address() if spec.nodes > 1 else LOCAL
+        self.host = meeting.own_address(spec)
         self._kept: list[socket.socket] = []
         self._key = os.environ.get(KEY, "").encode() or b"alone"
+        if spec.nodes > 1 and KEY not in os.environ:
+            raise LaunchError(
+                f"{KEY} is not set: without it, any program of the network could join the run",
+                remedy="start the ranks with `ddl run`, `ddl study run` or `ddl study submit`",
+            )
         self._others: list[Connection] = []
         if self.world_size > 1:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._others = self._listen(folder) if self.rank == 0 else [self._call(folder)]
+            self._others = self._listen(spec, folder) if self.rank == 0 else [self._call(folder)]
 
-    def _listen(self, folder: Path) -> list[Connection]:
+    def _listen(self, spec: RunSpec, folder: Path) -> list[Connection]:
         """Return the connections of all other ranks, in their order.
 
         Who connects without the key of the run, or stays silent, is left alone and delays nobody.
@@ -76,11 +79,9 @@ class ControlGroup:
         others: dict[int, Connection] = {}
         arrived: SimpleQueue[tuple[int, Connection]] = SimpleQueue()
         until = time.monotonic() + PATIENCE_S
-        with socket.create_server((self.host, 0), backlog=self.world_size) as server:
-            part = folder / f".{ADDRESS}"
-            address = "{}:{}".format(*server.getsockname())
-            part.write_text(address)
-            part.rename(folder / ADDRESS)
+        server, host = meeting.listen(spec, folder)
+        with server:
+            address = f"{host}:{server.getsockname()[1]}"
             door = Thread(target=self._admit, args=(server, arrived), daemon=True)
             door.start()
             try:
@@ -121,16 +122,7 @@ class ControlGroup:
                 arrived.put((rank, other))
 
     def _call(self, folder: Path) -> Connection:
-        until, address = time.monotonic() + PATIENCE_S, folder / ADDRESS
-        while not address.exists():
-            if time.monotonic() > until:
-                raise LaunchError(
-                    f"rank 0 did not leave its address in {folder} within {PATIENCE_S:.0f} s; its "
-                    "own log says why"
-                )
-            time.sleep(0.05)
-        host, port = address.read_text().rsplit(":", 1)
-        first = Client((host, int(port)), authkey=self._key)
+        first = Client(meeting.find(folder), authkey=self._key)
         first.send_bytes(str(self.rank).encode())
         return first
 
@@ -218,10 +210,3 @@ def _packed(values: npt.NDArray[Any]) -> bytes:
 
 def _unpacked(content: bytes) -> npt.NDArray[Any]:
     return np.asarray(np.load(BytesIO(content), allow_pickle=False))
-
-
-def _own_address() -> str:
-    """Return the address of this node on the network of ``MASTER_ADDR``, where rank 0 is."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ.get("MASTER_ADDR", LOCAL), 9))  # sends nothing
-        return str(probe.getsockname()[0])

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -25,16 +25,15 @@ def rank_info() -> dict[str, Any]:
     }
 
 
-def run_rank(worker: str, run_dir: str, logs: str, variables: Mapping[str, str]) -> int:
+def run_rank(worker: str, run_dir: str, logs: str) -> int:
     """Execute this engine's rank of a run; return the exit status of its `worker`, a module.
 
-    Its state goes to `AsyncResult.data`, its output to a folder in `logs`. `variables` belong to
-    the environment of this run alone, e.g. where its ranks meet.
+    Its state goes to `AsyncResult.data`, its output to a folder in `logs`.
     """
     from ipyparallel.datapub import publish_data
 
     folder = Path(logs) / "engines" / "attempt_0" / os.environ["RANK"]
-    with _output_in(folder), _environment(variables):
+    with _output_in(folder), _environment():
         try:
             status = import_module(worker).main([run_dir], publish_data)
         except Exception:  # nobody looks at this engine but through the run's files
@@ -45,10 +44,9 @@ def run_rank(worker: str, run_dir: str, logs: str, variables: Mapping[str, str])
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables, and leave nothing of what the frameworks set for the next run to find."""
+def _environment() -> Iterator[None]:
+    """Leave nothing of what the frameworks set for the next run to find."""
     before = dict(os.environ)
-    os.environ.update(variables)
     try:
         yield
     finally:

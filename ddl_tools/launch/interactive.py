@@ -5,7 +5,6 @@ this module when needed.
 """
 
 import logging
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -105,7 +104,6 @@ class Engines:
     def __init__(self, spec: RunSpec) -> None:
         preflight.check_run(spec)
         self._spec = spec
-        self._runs = 0
         self._cluster: Any = None
         self._client: Any = None
         self._start()
@@ -259,7 +257,7 @@ class Engines:
         self._start()
         whole = False
         try:
-            arguments = (ranks.WORKER, str(files.directory), str(logs), self._rendezvous())
+            arguments = (ranks.WORKER, str(files.directory), str(logs))
             answers = [view.apply_async(engine.run_rank, *arguments) for view in self._views]
             stalled = observe(partial(self._look, answers, on_ranks))
             cause = diagnose.ask_ranks(logs, spec.world_size, stalled) if stalled else None
@@ -286,14 +284,6 @@ class Engines:
             on_ranks(states)
         # One rank that has failed is enough: the others may wait for it for ever.
         return self._broken or len(well) < len(done) or len(done) == len(answers)
-
-    def _rendezvous(self) -> dict[str, str]:
-        """Return where the ranks of the next run meet: a new port, the last may be in use."""
-        self._runs += 1
-        if allocation := Allocation.current():
-            return allocation.rendezvous(self._runs)
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(one.getsockname()[1])}
 
 
 def _private_folder() -> "Passing | TemporaryDirectory[str]":

@@ -26,7 +26,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Client, Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import psutil
 
@@ -36,13 +36,13 @@ from ddl_tools import processes, subreaper
 from ddl_tools.launch.commands import Allocation, Command
 from ddl_tools.launch.diagnose import launcher_log, tail
 from ddl_tools.processes import LEADER, Passing, compiled
+from ddl_tools.rank import meeting
 
 # Address of the server of this process, or of the one that started it.
 SERVER = "DDL_FORK_SERVER"
 PROGRAM = "ddl_tools.launch.local_ranks"
 START_S = 300.0  # torch may come from a busy parallel file system
 SHUTDOWN_S = 5.0  # what the other ranks have to end in, once one has failed
-LOOPBACK = "127.0.0.1"
 FORK = get_context("fork")
 
 # What every rank needs, whatever it trains and on what device. The frameworks themselves are not
@@ -236,16 +236,17 @@ class Leader:
             # for other runs: a framework may look for a GPU, and what has done so must not fork.
             _load(self.simulated.prepare(self.nodes, self.logs))
         with self.nodes[0].entered() if self.nodes else nullcontext():
-            address = self.nodes[0].address if self.nodes else LOOPBACK
-            # The choice of torch's store would be all interfaces.
-            meeting = socket.create_server((address, 0), backlog=1024)
+            address = self.nodes[0].address if self.nodes else meeting.LOCAL
+            server = socket.create_server((address, 0), backlog=1024)
             ranks = {
-                rank: FORK.Process(target=self._become, args=(rank, meeting))
+                rank: FORK.Process(target=self._become, args=(rank, server))
                 for rank in range(self.command.ranks)
             }
             for process in ranks.values():
                 process.start()
-            store = _open_store(meeting)  # it has threads: after the last fork
+            store = None
+            with server, suppress(ImportError):  # without torch, as every rank will say
+                store = meeting.serve_store(server, address)  # it has threads: after the last fork
         code = self._watch(ranks)
         del store
         return code
@@ -275,24 +276,25 @@ class Leader:
                 subreaper.reap(but=[one.pid for one in ranks.values() if one.pid])
         return int(deadline < math.inf)
 
-    def _become(self, rank: int, meeting: socket.socket) -> None:
+    def _become(self, rank: int, server: socket.socket) -> None:
         """Be one rank."""
         die_with_parent(self.pid)
         self.client.close()  # its end is to say that the leader is gone
-        port = meeting.getsockname()[1]
-        meeting.close()
+        port = server.getsockname()[1]
+        server.close()
         folder = self.logs / "ranks" / "attempt_0" / str(rank)
         _write_output(folder / "stdout.log", folder / "stderr.log")
         ranks = self.command.ranks
         per_node = self.simulated.ranks_per_node if self.simulated else ranks
         numbers = {"RANK": rank, "LOCAL_RANK": rank % per_node, "WORLD_SIZE": ranks}
         numbers |= {"LOCAL_WORLD_SIZE": per_node, "MASTER_PORT": port}
-        own = {name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": LOOPBACK}
+        own = {name: str(number) for name, number in numbers.items()}
+        own |= {meeting.MASTER: meeting.LOCAL}
         if self.nodes:
             node = self.nodes[rank // per_node]
             node.enter()
-            own |= {"MASTER_ADDR": self.nodes[0].address, **node.variables}
-        own |= {LEADER: str(self.pid), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # the leader's
+            own |= {meeting.MASTER: self.nodes[0].address, **node.variables}
+        own |= {LEADER: str(self.pid), meeting.AGENT_STORE: "True"}  # the leader's
         os.chdir(self.request["folder"])
         os.environ.clear()
         os.environ.update(self.request["environment"] | own)
@@ -314,18 +316,6 @@ def _run(words: tuple[str, ...]) -> None:
     sys.argv = [*words[2:]]
     sys.modules.pop(words[2], None)  # it is to be the main module, not that one again
     runpy.run_module(words[2], run_name="__main__", alter_sys=True)
-
-
-def _open_store(meeting: socket.socket) -> Any:
-    """Return the store of torch's ranks, which listens at `meeting`; None without torch."""
-    address, port = meeting.getsockname()
-    try:
-        make = import_module("torch.distributed").TCPStore
-    except ImportError:  # as every rank will say
-        meeting.close()
-        return None
-    settings = {"is_master": True, "wait_for_workers": False}
-    return make(address, port, **settings, master_listen_fd=meeting.detach())
 
 
 def _load(names: Iterable[str]) -> None:

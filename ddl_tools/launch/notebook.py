@@ -145,11 +145,11 @@ def _execute(
 
 
 def _manager_class(sockets: Path, directory: Path, on_kernel: Callable[[Any], None]) -> type[Any]:
-    """Return a class of kernel managers that start this Python and open no network port.
+    """Return a class of kernel managers that start this Python and talk to it by Unix sockets.
 
     The user's home may hold a kernel `python3` of another environment, and TCP on a shared node
-    lets every user of it talk to the kernel. nbclient takes a class and makes the instance, which
-    `on_kernel` gets.
+    lets every user of it talk to the kernel. ipykernel itself opens one port on 127.0.0.1, which
+    wants a secret. nbclient takes a class and makes the instance, which `on_kernel` gets.
     """
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager

@@ -16,6 +16,7 @@ from ddl_core.strategies.base import Strategy
 from ddl_core.trainer import Trainer
 from ddl_tools import gpus
 from ddl_tools.processes import compiled
+from ddl_tools.rank.meeting import open_store
 from ddl_tools.rank.weights import state_sha256, values
 
 if TYPE_CHECKING:  # a run that is not profiled imports nothing of it
@@ -28,9 +29,11 @@ class RecordedTrainer(Trainer):
     """A `Trainer` that gives a record its facts; `profile` watches the last epoch."""
 
     def __init__(
-        self, spec: RunSpec, data_dir: Path | None = None, _rendezvous: Path | None = None
+        self, spec: RunSpec, data_dir: Path | None = None, rendezvous: Path | None = None
     ) -> None:
         check_driver(spec)
+        meets = spec.strategy != "single"
+        self._store = open_store(spec, rendezvous) if rendezvous and meets else None
         super().__init__(spec, data_dir)
         self.profile: Profiler | None = None
         self._memory = PeakMemory(self.strategy)
@@ -94,6 +97,7 @@ class RecordedTrainer(Trainer):
         """Leave the group."""
         self.profile = None
         super().close()
+        self._store = None
 
 
 def check_driver(spec: RunSpec) -> None:

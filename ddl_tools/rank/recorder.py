@@ -48,7 +48,7 @@ class RunRecorder:
     Made before a framework is asked for anything, which may add to the environment.
 
     `publish` is called as `Progress` calls it; `first` says whether this rank is the one that
-    writes.
+    writes. `rendezvous` is a folder of this start alone, in which the ranks meet.
     """
 
     def __init__(self, directory: Path, publish: Publish | None = None) -> None:
@@ -64,7 +64,9 @@ class RunRecorder:
         self.slots = SlotClient(directory, rank)
         self._slot: Slot | None = None
         self._ready = False
-        self._emulation = EmulationFiles(self.files.attempt(len(self.record.attempts) - 1))
+        attempt = self.files.attempt(len(self.record.attempts) - 1)
+        self.rendezvous = attempt / "rendezvous"
+        self._emulation = EmulationFiles(attempt)
         self._counters: RankCounters | None = None
         if self.spec.simulated:
             from ddl_tools.emulation import counters

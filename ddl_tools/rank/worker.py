@@ -83,7 +83,7 @@ def let_go(error: BaseException) -> None:
 
 
 def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> "RecordedTrainer":
-    """Return the trainer of a run's framework; its ranks may meet through a file `rendezvous`."""
+    """Return the trainer of a run's framework; its ranks meet through the folder `rendezvous`."""
     module, name = TORCH if spec.framework == "torch" else OTHERS
     trainer: RecordedTrainer = getattr(import_module(module), name)(spec, data_dir, rendezvous)
     return trainer
@@ -98,8 +98,7 @@ class Run:
         self.spec = self.recorder.spec
         record = self.recorder.record
         data_dir = locate(record.data_dir) if record.data_dir else None
-        attempt = f"attempt_{len(record.attempts) - 1}"
-        self.trainer = make_trainer(self.spec, data_dir, self.files.logs / attempt / "rendezvous")
+        self.trainer = make_trainer(self.spec, data_dir, self.recorder.rendezvous)
         self.profiler: Profiler | None = None
 
     def execute(self, leaving: ExitStack) -> None:

@@ -17,6 +17,7 @@ from ddl_tools.frameworks import rendezvous
 from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.launch import diagnose
 from ddl_tools.processes import import_path
+from ddl_tools.rank import meeting
 
 RANKS = 3
 BEGIN = f"""
@@ -108,8 +109,18 @@ def test_strangers_who_connect_are_left_alone(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 60
 
 
+def test_no_rank_joins_over_a_network_without_the_key_of_the_run(tmp_path, monkeypatch) -> None:
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("DDL_RUN_KEY", raising=False)
+    spec = RunSpec(framework="keras", strategy="spmd", nodes=2, gpus_per_node=1)
+    with pytest.raises(LaunchError, match="DDL_RUN_KEY is not set"):
+        ControlGroup(spec, tmp_path / "rendezvous")
+
+
 def test_without_rank_0_the_others_say_so(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(rendezvous, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(meeting, "PATIENCE_S", 0.2)
     for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     spec = RunSpec(framework="keras", strategy="spmd", gpus_per_node=2)

@@ -10,7 +10,7 @@ import pytest
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_tools.emulation.local_slurm import EmulatedSlurm, running
 from ddl_tools.processes import import_path
-from tests.launch.running import free_port, wait_for
+from tests.launch.running import wait_for
 from tests.launch.slurm.faults import idle_nodes, mend
 from tests.launch.stand_ins import SRUN, StandIns
 
@@ -91,7 +91,6 @@ def job(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> StandIns:
         "SLURM_JOB_NUM_NODES": "2",
         "DDL_SRUN": "srun --mpi=none env -u NOTHING",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
         "HOROVOD_GLOO_IFACE": "lo",
     }

@@ -126,6 +126,18 @@ def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines
     assert engine_pids(engines) == before
 
 
+def test_the_ranks_of_one_machine_listen_on_it_alone(engines: Engines) -> None:
+    seen: set[str] = set()
+
+    def look(_ranks: Any) -> None:
+        for pid in engine_pids(engines):
+            links = psutil.Process(pid).net_connections("inet")
+            seen.update(one.laddr.ip for one in links if one.status == psutil.CONN_LISTEN)
+
+    engines.run(plan("ports", **{**LONG, "train_images": 4000, "epochs": 1}), on_ranks=look)
+    assert seen == {"127.0.0.1"}
+
+
 def test_a_hanging_rank_is_named_and_the_next_run_gets_new_engines(engines: Engines) -> None:
     before = engine_pids(engines)  # warm by now, so that nothing else takes seconds
     run_dir = plan("hang", **LONG)

@@ -19,6 +19,7 @@ from ddl_core.strategies.base import ProcessGroup
 from ddl_core.system import die_with_parent
 from ddl_tools.doctor.probe import host
 from ddl_tools.processes import allow_open_files, answer_where
+from ddl_tools.rank.meeting import open_store
 from ddl_tools.rank.pytorch import check_driver, describe, identity
 from ddl_tools.rank.recorder import RunRecorder, report
 from ddl_tools.records import provenance
@@ -79,6 +80,7 @@ class Probe:
         self.answer.device_id = identity(device)
         self.answer.loader_cores = host.loader_cores(spec, device)
         self.step("joining the group")
+        store = open_store(spec, self.recorder.rendezvous)
         group = ProcessGroup(spec)
         try:
             self._together(group)
@@ -86,6 +88,7 @@ class Probe:
             group.barrier()
         finally:
             group.teardown()
+            del store
         self.recorder.complete(None)
 
     def _together(self, group: ProcessGroup) -> None:

@@ -40,7 +40,7 @@ export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL
 # What the ranks are started with; ddl_tools/launch/commands.py reads it.
 export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=12 --mpi=pspmix --cpu-bind=none env -u CUDA_VISIBLE_DEVICES'
 MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)i"
-export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+export MASTER_ADDR
 
 # The job imports nothing from the folder in which it was submitted: -P, and no empty item.
 PYTHONPATH="$(tr -s : <<<"$PYTHONPATH")"
