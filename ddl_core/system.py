@@ -3,8 +3,10 @@
 Libraries load code again that they have compiled, and sockets take commands.
 """
 
+import atexit
 import ctypes
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -30,12 +32,15 @@ def require(folder: Path) -> Path:
         found = folder.lstat()
     except OSError as error:
         raise cannot_make(folder, error) from None
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not mine or found.st_mode & 0o077:
+    mine = found.st_uid == os.geteuid()
+    if not mine or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+        remedy = f"remove it, or run: chmod 700 {folder}"
+        if not mine:  # nobody may remove another's from a temporary directory
+            remedy = f"let user {found.st_uid} remove it, or name another folder"
         raise LaunchError(
             f"{folder} ({stat.filemode(found.st_mode)} of user {found.st_uid}) is not a folder of "
             f"user {os.geteuid()} alone (mode 0700), and programs load code from it",
-            remedy=f"remove it, or run: chmod 700 {folder}",
+            remedy=remedy,
         )
     return folder
 
@@ -60,8 +65,36 @@ def temporary() -> Path:
 
 
 def own(folder: Path) -> Path:
-    """Return this user's folder in another."""
-    return require(folder / f"ddl-{os.geteuid()}")
+    """Return this user's folder in another.
+
+    If another user has taken its name, it is in the folder that the system gives this user alone;
+    else it is a new one, which ends with this process, and which its children find.
+    """
+    name = f"ddl-{os.geteuid()}"
+    if not _is_anothers(folder / name):
+        return require(folder / name)
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given and os.access(given, os.W_OK) and not _is_anothers(Path(given, name)):
+        return require(Path(given, name))
+    try:
+        made = tempfile.mkdtemp(prefix="ddl-", dir=folder)
+    except OSError as error:
+        raise cannot_make(folder / name, error) from None
+    os.environ[TEMPORARY] = made
+    atexit.register(_remove, made, os.getpid())
+    return require(Path(made, name))
+
+
+def _is_anothers(folder: Path) -> bool:
+    try:
+        return folder.lstat().st_uid != os.geteuid()
+    except OSError:
+        return False
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # no fork of it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def die_with_parent(parent: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:

@@ -1,6 +1,7 @@
 """Processes that do not outlive their run, however the caller ends."""
 
 import faulthandler
+import fcntl
 import os
 import resource
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -35,6 +37,7 @@ COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 # have one per job) leaves no room.
 MAX_LENGTH = 40
 PREFIX = "p-"  # of such a folder
+LEFT_S = 86_400.0  # age of one that may be removed if its lock is free; a new one gets it later
 # Keeps the current folder, which may be a stranger's, out of the `sys.path` of Python processes.
 # Python takes any text; this one tells our variable from one that the user has set.
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "ddl"
@@ -266,7 +269,12 @@ class Passing:
             self.name = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         except OSError as error:
             raise cannot_make(base, error) from None
-        self._end = weakref.finalize(self, _remove, self.name, os.getpid())
+        # The system frees this lock, whatever ends this process.
+        lock = os.open(self.name, os.O_RDONLY)
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._end = weakref.finalize(self, _remove, self.name, os.getpid(), lock)
+        _sweep(base)
 
     def cleanup(self) -> None:
         """Remove it, with all that is in it."""
@@ -279,9 +287,26 @@ class Passing:
         self.cleanup()
 
 
-def _remove(path: str, owner: int) -> None:
+def _remove(path: str, owner: int, lock: int) -> None:
     if os.getpid() == owner:  # not a fork of it, at its own end
         shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _sweep(base: Path) -> None:
+    """Remove what processes have left in `base` that were killed."""
+    oldest = time.time() - LEFT_S
+    for left in base.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            found = left.lstat()
+            if found.st_uid != os.geteuid() or found.st_mtime > oldest:
+                continue
+            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def temporary_in(folder: str) -> dict[str, str]:

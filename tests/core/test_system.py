@@ -58,6 +58,54 @@ def test_another_users_folder_is_refused(temporary: Path) -> None:
         system.kept("caches")
 
 
+@pytest.fixture
+def taken(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The name of this user's folder, which another user has taken."""
+    folder = temporary / f"ddl-{os.geteuid()}"
+    folder.mkdir()
+    plain = Path.lstat
+
+    def lstat(path: Path) -> os.stat_result:
+        found = plain(path)
+        return os.stat_result([*found[:4], 12345, *found[5:]]) if path == folder else found
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    return folder
+
+
+def test_where_another_user_has_taken_the_name_the_systems_folder_is_used(
+    taken: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert system.kept("caches").parent == tmp_path / taken.name
+    with processes.Passing() as name:
+        assert Path(name).parent == tmp_path / taken.name
+
+
+def test_else_it_is_a_new_folder_which_other_processes_find(
+    taken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    folder = system.kept("caches")
+    assert folder.parents[2] == taken.parent
+    assert mode(folder.parents[1]) == 0o700
+    assert system.kept("caches") == folder
+    assert system.temporary() == folder.parents[1]
+
+
+def test_what_a_killed_process_left_is_removed_later(temporary: Path) -> None:
+    base = temporary / f"ddl-{os.geteuid()}"
+    held, here = processes.Passing(), [base / name for name in ("p-old", "p-new", "mine")]
+    for folder in here:
+        folder.mkdir()
+    for folder in (Path(held.name), base / "p-old", base / "mine"):
+        os.utime(folder, (0, 0))
+    with processes.Passing():
+        assert [folder.exists() for folder in here] == [False, True, True]
+        assert Path(held.name).exists()
+    held.cleanup()
+
+
 def test_a_folder_that_cannot_be_made_says_what_to_do(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(system.TEMPORARY, str(tmp_path / "file"))
