@@ -1,5 +1,7 @@
 """Files that are written whole or read uncached; how messages show what a user hands in."""
 
+import errno
+import fcntl
 import os
 import reprlib
 import stat
@@ -8,12 +10,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from filelock import BaseFileLock, FileLock, SoftFileLock
 from pydantic import BaseModel, ValidationError
 
 from ddl_core.errors import RecordError
 
 MOST_PROBLEMS = 20  # that one message lists
 NAMED = 5  # of many, that one message names
+# What a file system answers that has no locks (flock), or has lost the server of its locks.
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 100
@@ -87,8 +94,60 @@ def replacing(path: Path, *, sync: bool = True, part: Path | None = None) -> Ite
 
 def cannot_write(path: Path, error: OSError) -> RecordError:
     """Return the error that says what to do when `path` cannot be written."""
+    advice = ""
+    if error.errno in NO_SPACE:
+        advice = "free some space, or "
+    elif error.errno in DENIED:
+        advice = "make the folder writable, or "
     return RecordError(
         f"cannot write {path}: {error.strerror}",
-        remedy="free some space or make the folder writable, or choose another place with "
-        "--results DIR or DDL_RESULTS",
+        remedy=f"{advice}choose another place with --results DIR or DDL_RESULTS",
     )
+
+
+def acquire(path: Path, timeout: float) -> BaseFileLock:
+    """Lock a file; on a file system without locks, the file itself is the lock while it exists.
+
+    `filelock.Timeout` if another process holds it longer than `timeout` seconds.
+    """
+    try:
+        path.open("x").close()
+        made = True
+    except FileExistsError:
+        made = False
+    guard: BaseFileLock = FileLock(path, timeout=timeout)
+    if _refused(path) in NO_LOCKS:
+        if made:
+            path.unlink(missing_ok=True)
+        guard = SoftFileLock(path, timeout=timeout)
+    guard.acquire()
+    return guard
+
+
+def is_held(path: Path) -> bool | None:
+    """Say whether a process holds the lock `path`; None if that cannot be known.
+
+    Only permission to read is needed.
+    """
+    refused = _refused(path)
+    if refused in (0, errno.ENOENT, errno.ENOTDIR):
+        return False
+    if refused == errno.EWOULDBLOCK:
+        return True
+    with suppress(OSError):
+        if refused in NO_LOCKS:
+            return path.stat().st_size > 0  # who holds it is written in it
+    return None
+
+
+def _refused(lock: Path) -> int:
+    """Return the number of the error with which a shared lock is refused; 0 if it is given."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0

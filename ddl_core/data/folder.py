@@ -2,9 +2,10 @@
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 from zipfile import BadZipFile
@@ -24,6 +25,9 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 Arrays = dict[str, NDArray[Any]]
 
 MIN_CACHED_BYTES = 200_000  # of some 10,000 images
+LISTING = r"[0-9a-f]{64}\.(npz|lock)"
+KEPT_S = 30 * 86_400
+PATIENCE_S = 600.0  # for the listing of another process
 SETTLED_S = 5.0  # time after which a file system's clock shows another change
 
 
@@ -216,14 +220,29 @@ def cached_on_node(
         file = None
     if file is None:
         return look()[0]
-    with FileLock(file.with_suffix(".lock")):
+    with ExitStack() as stack:
+        with suppress(OSError):  # without a lock, the work is done more than once
+            stack.enter_context(FileLock(file.with_suffix(".lock")).acquire(timeout=PATIENCE_S))
         with suppress(OSError, ValueError, EOFError, BadZipFile), file.open("rb") as content:
-            return dict(np.load(content))
+            found = dict(np.load(content))
+            os.utime(file)  # see `_forget_old`
+            return found
         arrays, store = look()
         if store and sum(array.nbytes for array in arrays.values()) >= MIN_CACHED_BYTES:
             with suppress(OSError), replacing(file, sync=False) as out:  # the disk may be full
                 np.savez(out, allow_pickle=False, **arrays)
+            _forget_old(file.parent)
         return arrays
+
+
+def _forget_old(listings: Path) -> None:
+    """Remove listings that nobody has used for a long time, with their locks."""
+    oldest = time.time() - KEPT_S
+    for file in listings.iterdir():
+        if re.fullmatch(LISTING, file.name):
+            with suppress(OSError):
+                if file.lstat().st_mtime < oldest:
+                    file.unlink()
 
 
 def _state(places: Iterable[Path], extensions: tuple[str, ...]) -> str | None:

@@ -231,7 +231,8 @@ class _Watcher:
         if (known := self._known.get(directory)) and known[0] == stamp:
             return known[1]
         (found,) = checked([entry(spec, directory)])
-        if found.state not in ("running", "interrupted"):  # these also depend on who holds a lock
+        # These also depend on who holds a lock.
+        if found.state not in ("running", "interrupted", "unknown"):
             self._known[directory] = (stamp, found)
         return found
 

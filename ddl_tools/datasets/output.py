@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from tqdm import tqdm
 
 from ddl_core.errors import DataError
-from ddl_core.files import replacing
+from ddl_core.files import acquire, replacing
 from ddl_core.system import die_with_parent
 from ddl_tools.processes import safe_imports
 from ddl_tools.records.provenance import available_cores
@@ -38,7 +38,7 @@ def filling(folder: Path, size: float) -> Iterator[None]:
         if shutil.disk_usage(disk).free < size:
             raise OSError(errno.ENOSPC, "not enough free space")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0):
+        with acquire(folder.with_name(f".{folder.name}.lock"), timeout=0):
             yield
     except Timeout:
         raise DataError(f"another process writes {folder}; wait until it has ended") from None

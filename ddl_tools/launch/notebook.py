@@ -281,7 +281,7 @@ class LocalJob:
             # A kernel that is interrupted while it starts does not survive.
             self._error = Interrupted("told to stop") if self._stopped else self._expected(error)
             try:
-                if not is_locked(self.run_dir) and self._is_unended():
+                if is_locked(self.run_dir) is False and self._is_unended():
                     finish_run(self.run_dir, Failure.of_error(self._error))
             except Exception as unwritten:  # it has the reason too
                 self._error = self._expected(unwritten)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from pydantic import ValidationError
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import Category, Interrupted, LaunchError, RecordError, SpecError
-from ddl_core.files import cannot_write, some
+from ddl_core.files import acquire, cannot_write, is_held, some
 from ddl_tools.records.failures import remedy
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, portable
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write_record
@@ -24,7 +24,7 @@ from ddl_tools.records.storage import now, write_atomically
 from ddl_tools.records.stored import is_line, is_stored, run_dirs
 from ddl_tools.study import Study
 
-State = Status | Literal["missing", "interrupted", "damaged", "outdated"]
+State = Status | Literal["missing", "interrupted", "unknown", "damaged", "outdated"]
 
 INTERRUPTED = Interrupted.__name__  # kind of failure of a run that was stopped
 PATIENCE_S = 1.0  # `is_locked` holds a lock for a moment, too
@@ -228,7 +228,8 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
     """Return the state of one run.
 
     ``interrupted``: it was asked to stop, or it is ``running`` in its record and no process holds
-    its lock. ``damaged``: its record cannot be read; `damage.checked` also looks at its lines.
+    its lock. ``unknown``: it is ``running`` in its record, and its lock cannot be read.
+    ``damaged``: its record cannot be read; `damage.checked` also looks at its lines.
     ``outdated``: older code began it, by a method or loader that is not today's.
     """
     if not is_stored(directory):
@@ -239,12 +240,15 @@ def entry(spec: RunSpec, directory: Path) -> Entry:
         return Entry(spec, directory, "damaged", str(error))
     state: State = record.status
     reason, category = "", None
-    if state == "running" and not is_locked(directory):
+    held = is_locked(directory) if state == "running" else None
+    if state == "running" and held is None:
+        state, reason = "unknown", "its lock cannot be read, so a process may be at work on it"
+    elif state == "running" and not held:
         state, reason = "interrupted", "its process is gone"
     elif cause := record.error:
         state = "interrupted" if cause.kind == INTERRUPTED else state
         reason, category = str(cause), cause.category
-    if state != "running" and record.outdated:
+    if state not in ("running", "unknown") and record.outdated:
         state, reason, category = "outdated", record.outdated, None
     return Entry(spec, directory, state, reason, record.job_id, category, record)
 
@@ -268,10 +272,9 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
     On a file system without ``flock`` the file itself is the lock, and stays after a crash.
     `LaunchError` after `PATIENCE_S` if another process holds it.
     """
-    guard = FileLock(lock, timeout=PATIENCE_S)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        guard.acquire()
+        guard = acquire(lock, PATIENCE_S)
     except Timeout:
         raise LaunchError(
             f"{what} is being run by another process (it holds {lock}); "
@@ -286,18 +289,9 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
         guard.release()
 
 
-def is_locked(directory: Path) -> bool:
-    """Say whether a living process holds the lock of a run; none can where it cannot be opened."""
-    lock = RunFiles(directory).lock
-    if not lock.exists():
-        return False
-    try:
-        with FileLock(lock, timeout=0):
-            return False
-    except Timeout:
-        return True
-    except OSError:  # a file system that is read-only, or another user's folder
-        return False
+def is_locked(directory: Path) -> bool | None:
+    """Say whether a living process holds the lock of a run; None if that cannot be known."""
+    return is_held(RunFiles(directory).lock)
 
 
 def finish_run(directory: Path, cause: Failure, *, restate: bool = False) -> None:

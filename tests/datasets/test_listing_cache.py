@@ -1,5 +1,7 @@
 """The lists of a data folder are made once for all ranks of a node."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import time
@@ -59,6 +61,31 @@ def test_four_ranks_of_a_node_list_a_folder_once(split, walks) -> None:
     # Another run's classes are another numbering of the same names.
     assert list_images(split, ("a", "b", "bb", "c")).labels.tolist() == [0] * 3 + [1] * 3 + [3] * 3
     assert sum(walks.values()) == 6
+
+
+def test_a_folder_without_locks_ends_no_run(split, walks, monkeypatch) -> None:
+    def refuse(*_arguments):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert listed(list_images(split)) == listed(list_images(split))
+    assert walks == {"a": 1, "b": 1, "c": 1}
+
+
+def test_lists_that_nobody_uses_are_removed_after_a_month(split, tmp_path) -> None:
+    list_images(split)
+    (used,) = tmp_path.glob("node/*/listings/*.npz")
+    old, other = used.with_stem("0" * 64), used.with_stem("mine")
+    for file in (used, old, other, old.with_suffix(".lock")):
+        file.touch()
+        os.utime(file, (0, 0))
+    list_images(split)  # is used, and so is not old
+    add_class(split)
+    list_images(split)
+    assert used.exists()
+    assert other.exists()
+    assert not old.exists()
+    assert not old.with_suffix(".lock").exists()
 
 
 def add_class(split: Path) -> None:

@@ -1,6 +1,7 @@
 """What became of each run, and who may work on it."""
 
 import errno
+import fcntl
 import os
 import threading
 
@@ -8,6 +9,7 @@ import pytest
 from filelock import FileLock
 
 from ddl_core.errors import LaunchError, RecordError, SpecError
+from ddl_core.files import cannot_write
 from ddl_tools.records.ledger import counts, exclusive, is_locked, ledger, plan, put_aside
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.run import read_record
@@ -94,13 +96,66 @@ def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path):
         assert not look.is_locked
 
 
-def test_nobody_works_on_a_run_whose_lock_cannot_be_opened(tmp_path, monkeypatch):
-    def read_only(*_arguments, **_named):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+def test_a_look_at_a_lock_needs_no_permission_to_write(tmp_path, monkeypatch):
+    plain = os.open
 
-    (tmp_path / ".lock").touch()
-    monkeypatch.setattr("ddl_tools.records.ledger.FileLock", read_only)
-    assert not is_locked(tmp_path)
+    def read_only(path, flags, *mode, **where):
+        if str(path).endswith(".lock") and flags & (os.O_WRONLY | os.O_RDWR):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return plain(path, flags, *mode, **where)
+
+    with exclusive(tmp_path / ".lock", "run r"):
+        monkeypatch.setattr(os, "open", read_only)
+        assert is_locked(tmp_path) is True
+        monkeypatch.undo()
+    monkeypatch.setattr(os, "open", read_only)
+    assert is_locked(tmp_path) is False
+
+
+def test_a_run_whose_lock_cannot_be_read_is_neither_running_nor_interrupted(tmp_path, monkeypatch):
+    tree = Tree(tmp_path)
+    item = plan(STUDY, tree)[0]
+    change(item, status="running")
+    plain = os.open
+
+    def denied(path, *arguments, **where):
+        if str(path).endswith(".lock"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return plain(path, *arguments, **where)
+
+    monkeypatch.setattr(os, "open", denied)
+    found = ledger(STUDY, tree)[0]
+    assert (found.state, found.category) == ("unknown", None)
+    assert "lock cannot be read" in found.reason
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.ENOSYS])
+def test_on_a_file_system_without_locks_the_file_is_the_lock(tmp_path, monkeypatch, number):
+    def refuse(*_arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = tmp_path / ".lock"
+    for _ in range(2):
+        with exclusive(lock, "study s"):
+            assert is_locked(tmp_path)
+            with (
+                pytest.raises(LaunchError, match="study s is being run"),
+                exclusive(lock, "study s"),
+            ):
+                pass
+        assert not lock.exists()
+        assert is_locked(tmp_path) is False
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "free some space"), (errno.EROFS, "writable"), (errno.EIO, "choose another")],
+)
+def test_advice_fits_the_reason_why_nothing_can_be_written(tmp_path, number, advice):
+    said = str(cannot_write(tmp_path, OSError(number, os.strerror(number))))
+    assert advice in said
+    assert ("free some space" in said) == (number == errno.ENOSPC)
 
 
 def test_a_lock_below_a_file_is_a_clear_error(tmp_path):
