@@ -60,7 +60,7 @@ def submit_command(
     left alone. --dry-run shows the first script, the maximum node-hours, and what runs are expected
     to take if their rate is known.
     """
-    from ddl_tools.launch.plan_notes import prefixes
+    from ddl_tools.launch.plan_notes import open_ports, prefixes
     from ddl_tools.launch.slurm import expected
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.script import JobPlan, render
@@ -77,6 +77,9 @@ def submit_command(
     def show(entries: list[Entry], plans: list[JobPlan]) -> None:
         if note := prefixes([item.spec for item in entries]):
             click.echo(note, err=True)
+        ports = open_ports([item.spec for plan in plans for item in plan.runs])
+        if ports and not site.exclusive:
+            click.echo(f"warning: {ports}", err=True)
         _show_plans(entries, plans, site, names)
         images = check_images(entries, tree, data_dir)
         show_costs(*expected.show(entries, plans, site_name, site, tree, images))

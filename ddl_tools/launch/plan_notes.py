@@ -68,6 +68,22 @@ def prefixes(runs: list[RunSpec]) -> str | None:
     )
 
 
+def open_ports(runs: list[RunSpec]) -> str | None:
+    """Name the strategies of which a library opens ports that let in whoever reaches them."""
+    found = {
+        f"{run.framework} {run.strategy}"
+        for run in runs
+        if run.strategy in ("multiworker", "kvstore")
+        or (run.strategy == "horovod" and run.nodes > 1)
+    }
+    if not found:
+        return None
+    return (
+        f"ports without authentication: {', '.join(sorted(found))}. On shared nodes, other users "
+        "reach them; set exclusive = true in the site file (docs/reference/frameworks.md)"
+    )
+
+
 def enough_steps(run: RunSpec) -> int:
     """Return the steps of an epoch that is long enough to be measured on GPUs."""
     return -(-ENOUGH_IMAGES // run.local_batch_size)

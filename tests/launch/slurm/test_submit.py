@@ -102,6 +102,14 @@ def test_a_dry_run_shows_scripts_and_costs_alone(tmp_path: Path, slurm: StandIns
 
 
 @pytest.mark.usefixtures("slurm")
+def test_open_ports_on_nodes_that_others_may_share_are_named(tmp_path: Path) -> None:
+    path, _ = two_runs(tmp_path, strategy=["ddp", "horovod"])
+    assert "ports without" not in submitted(path, "--dry-run").stderr  # nodes of its own
+    shared = ddl("study", "submit", path, "--site", "localtest", "--dry-run", status=0)
+    assert shared.stderr.count("warning: ports without authentication: torch horovod.") == 1
+
+
+@pytest.mark.usefixtures("slurm")
 @pytest.mark.parametrize("by", ["run", "block"])
 def test_the_costs_are_the_last_lines(tmp_path: Path, by: str) -> None:
     path, _ = two_runs(tmp_path, repeats=2)
