@@ -48,8 +48,6 @@ class Allocation(BaseModel):
     srun: tuple[str, ...] = Field(min_length=1, alias="DDL_SRUN")
     block: Line | None = Field(None, alias=BLOCK)  # of runs that share this start of the job
     place: Index | None = Field(None, alias=PLACE)  # of the run at work in it
-    address: Line | None = Field(None, alias="MASTER_ADDR")  # where the ranks meet
-    port: int | None = Field(None, ge=1, lt=2**16, alias="MASTER_PORT")
 
     @field_validator("srun", mode="before")
     @classmethod
@@ -75,12 +73,6 @@ class Allocation(BaseModel):
         except ValidationError as error:
             faults = "; ".join(line.strip() for line in describe(error, cls).splitlines())
             raise LaunchError(f"this job has a wrong environment variable: {faults}") from None
-
-    def rendezvous(self, run: int) -> dict[str, str]:
-        """Return where the ranks of a run meet that is not the first of this process."""
-        if self.address is None or self.port is None:
-            raise LaunchError("MASTER_ADDR and MASTER_PORT are not set; a job script sets both")
-        return {"MASTER_ADDR": self.address, "MASTER_PORT": str(self.port + run)}
 
 
 class SimulatedNode(Protocol):

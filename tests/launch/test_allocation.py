@@ -44,8 +44,6 @@ def test_a_job_that_cannot_start_ranks_is_none(monkeypatch: pytest.MonkeyPatch) 
         ("DDL_SRUN", " "),
         ("DDL_BLOCK", "without a place"),
         ("DDL_PLACE", "first"),
-        ("MASTER_PORT", "x"),
-        ("MASTER_PORT", "70000"),
     ],
 )
 def test_a_wrong_variable_of_a_job_is_one_sentence(
@@ -58,20 +56,12 @@ def test_a_wrong_variable_of_a_job_is_one_sentence(
     assert "\n" not in str(refused.value)
 
 
-def test_where_the_ranks_of_a_job_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = {"SLURM_JOB_ID": "17", "DDL_SRUN": "srun 'a b' c"}
-    for name, text in job.items():
-        monkeypatch.setenv(name, text)
+def test_the_way_to_start_tasks_is_split_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("DDL_SRUN", "srun 'a b' c")
     allocation = Allocation.current()
     assert allocation is not None
     assert (allocation.nodes, allocation.srun) == (1, ("srun", "a b", "c"))
-    with pytest.raises(LaunchError, match="MASTER_PORT"):
-        allocation.rendezvous(1)
-    monkeypatch.setenv("MASTER_ADDR", "node1")
-    monkeypatch.setenv("MASTER_PORT", "20000")
-    allocation = Allocation.current()
-    assert allocation is not None
-    assert allocation.rendezvous(2) == {"MASTER_ADDR": "node1", "MASTER_PORT": "20002"}
 
 
 def test_one_task_per_rank(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
