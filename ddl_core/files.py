@@ -1,9 +1,10 @@
-"""Files that are written whole or read uncached; how messages show what a user hands in."""
+"""Files: which are opened, written whole, or read uncached; how messages show a user's values."""
 
 import errno
 import fcntl
 import os
 import reprlib
+import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,9 @@ NAMED = 5  # of many, that one message names
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+JOB_LOG = "slurm-*.log"  # one of several runs in a job links to that of the first run
+
+_roots: set[Path] = set()
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 100
@@ -43,6 +47,108 @@ def require_file(path: Path | str) -> None:
     """Raise `OSError` unless a path is a plain file: a fifo would wait, a device has no end."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError(None, "it is not a plain file", os.fspath(path))
+
+
+class LinkError(OSError):
+    """A symbolic link below a root."""
+
+
+def as_root(path: Path) -> Path:
+    """Let a folder be a root: it and all above it may be links; below it, none is followed."""
+    _roots.update((Path(os.path.abspath(path)), path.resolve()))  # noqa: PTH100
+    return path
+
+
+def refuse_links(path: Path | str) -> None:
+    """Raise `LinkError` if a path, or a folder between it and its root, is a symbolic link.
+
+    A path that lies below no root is the user's own choice, and may be one.
+    """
+    whole = Path(os.path.abspath(path))  # noqa: PTH100
+    for root in whole.parents:
+        if root in _roots:
+            break
+    else:
+        return
+    for part in (*reversed(whole.parents[: whole.parents.index(root)]), whole):
+        if part.is_symlink():
+            raise _link_error(part)
+
+
+def refuse_odd_files(folder: Path) -> None:
+    """Raise `OSError` if a folder of a run holds a link, but for those of job logs, or a device."""
+    refuse_links(folder)
+    for place, folders, names in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *names)):
+            if not path.is_symlink():
+                if path.name in names:
+                    require_file(path)
+            elif job_log(path) == path:
+                raise _link_error(path)
+
+
+def job_log(path: Path) -> Path:
+    """Return the log that a link of the launcher leads to; of any other path, itself."""
+    if not (path.match(JOB_LOG) and path.is_symlink()):
+        return path
+    match path.readlink().parts:
+        case ("..", "..", run, "logs", path.name) if run != "..":
+            return path.parents[2] / run / "logs" / path.name
+    return path
+
+
+def _link_error(link: Path) -> LinkError:
+    text = (
+        f"{link} is a symbolic link to {link.readlink()}; none is followed below a folder of "
+        "results or figures. Replace it by what it leads to, or write elsewhere with --to DIR"
+    )
+    return LinkError(errno.ELOOP, text, os.fspath(link))
+
+
+def open_plain(path: Path | str, most: int | None = None) -> BinaryIO:
+    """Open a plain file of at most `most` bytes to be read; `OSError` for anything else.
+
+    Nothing is followed below a root, and nothing waits: see `refuse_links` and `require_file`.
+    """
+    refuse_links(path)
+    require_file(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    size = os.fstat(descriptor).st_size
+    if most is not None and size > most:
+        file.close()
+        raise _too_large(path, most)
+    return file
+
+
+def read_plain(path: Path | str, most: int) -> bytes:
+    """Return the content of a plain file; errors as of `open_plain`."""
+    with open_plain(path, most) as file:
+        content = file.read(most + 1)  # of a file that grows, or whose size is not its own
+    if len(content) > most:
+        raise _too_large(path, most)
+    return content
+
+
+def _too_large(path: Path | str, most: int) -> OSError:
+    text = f"it is larger than {most / 1e6:g} MB, the most that is read"
+    return OSError(errno.EFBIG, text, os.fspath(path))
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a plain file, or a new one, to read it and to add to it.
+
+    One that has further names (hard links) is replaced by a copy: the others keep their content.
+    """
+    refuse_links(path)
+    if path.exists():
+        require_file(path)
+        if path.stat().st_nlink > 1:
+            content = path.read_bytes()
+            with replacing(path) as copy:
+                copy.write(content)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "a+b")
 
 
 def drop_cached(paths: Iterable[str]) -> None:
@@ -78,18 +184,29 @@ def describe(
 @contextmanager
 def replacing(path: Path, *, sync: bool = True, part: Path | None = None) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` when all is written; with `sync` it outlives a power cut."""
-    part = part or path.with_name(f".{path.name}.{os.getpid()}.part")
+    own = part or path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("wb") as file:
+        with own.open("wb" if part else "xb") as file:
             yield file
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        part.replace(path)
+        own.replace(path)
+        if sync:
+            _sync(path.parent)  # else the old file may be back
     except BaseException:
         with suppress(OSError):  # of a folder that is not writable: then nothing was left there
-            part.unlink(missing_ok=True)
+            own.unlink(missing_ok=True)
         raise
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system that cannot do this for folders
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def cannot_write(path: Path, error: OSError) -> RecordError:
@@ -99,6 +216,8 @@ def cannot_write(path: Path, error: OSError) -> RecordError:
         advice = "free some space, or "
     elif error.errno in DENIED:
         advice = "make the folder writable, or "
+    if isinstance(error, LinkError):
+        return RecordError(f"cannot write {path}: {error.strerror}")
     return RecordError(
         f"cannot write {path}: {error.strerror}",
         remedy=f"{advice}choose another place with --results DIR or DDL_RESULTS",

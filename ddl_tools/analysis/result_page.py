@@ -3,6 +3,7 @@
 It is a README.md, which code-hosting sites show with the folder. An index leads to all pages.
 """
 
+import io
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
+from ddl_core.files import open_plain
 from ddl_tools import markdown
 from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.confirmation import confirmation
@@ -27,7 +29,7 @@ from ddl_tools.analysis.tables import WITHDRAWN, counts, is_emulated, whole
 from ddl_tools.markdown import Markdown, code, escape
 from ddl_tools.names import common, phrase, plural
 from ddl_tools.records.paths import PROJECT, Tree
-from ddl_tools.records.storage import unexpected
+from ddl_tools.records.storage import MOST_RECORD, read_text, unexpected
 
 PAGE = "README.md"
 _MARK = Markdown("<!-- written by `ddl figures` from records, not by hand -->")
@@ -121,7 +123,8 @@ def _text(page: Path) -> str:
     """Return the text of a page that `ddl figures` wrote; of another file or a link, nothing."""
     if page.is_symlink() or not page.is_file():
         return ""
-    text = page.read_text(encoding="utf-8", errors="replace")
+    with open_plain(page) as file:
+        text = file.read(MOST_RECORD).decode(errors="replace")
     return text if _MARK in text else ""
 
 
@@ -224,7 +227,8 @@ def notes(tree: Tree, study: str) -> list[str]:
     if not tree.notes.exists():
         return []
     try:
-        table = pd.read_csv(tree.notes, dtype="string", usecols=["study", "note"])
+        text = io.StringIO(read_text(tree.notes))
+        table = pd.read_csv(text, dtype="string", usecols=["study", "note"])
     except Exception as error:  # of the file, the encoding, the format, or its columns
         raise RecordError(
             f"{tree.notes} is no table with the columns study and note: {unexpected(error)}"

@@ -31,7 +31,7 @@ GRACE_S = 15.0
 
 def probe_name(spec: RunSpec, site: str | None) -> str:
     """Return a name for a probe that begins now: where, nodes x ranks, time."""
-    return f"{site or 'here'}-{spec.nodes}x{spec.gpus_per_node}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    return f"{site or 'here'}-{spec.nodes}x{spec.gpus_per_node}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
 
 
 def plan_probe(directory: Path, record: ProbeRecord) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, RecordError
-from ddl_core.files import cannot_write
+from ddl_core.files import cannot_write, open_to_append
 from ddl_tools.emulation.compute import of_this_rank
 from ddl_tools.emulation.nodes import LINK
 from ddl_tools.processes import busy_seconds
@@ -102,8 +102,8 @@ def write_counters(files: EmulationFiles, rank: int, counters: EpochCounters) ->
     path = files.rank(rank)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(counters.model_dump_json() + "\n")
+        with open_to_append(path) as file:
+            file.write(f"{counters.model_dump_json()}\n".encode())
     except OSError as error:
         raise cannot_write(path, error) from error
 

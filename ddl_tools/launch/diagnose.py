@@ -5,6 +5,7 @@ is inside its framework; the one they wait for is somewhere else, or does not an
 """
 
 import json
+import os
 import re
 import signal
 import time
@@ -14,11 +15,13 @@ from pathlib import Path
 import psutil
 
 from ddl_core.errors import Category
+from ddl_core.files import job_log, open_plain, read_plain
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.records.failures import INTERRUPTIONS, classify
 from ddl_tools.records.ledger import INTERRUPTED
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Failure
+from ddl_tools.records.storage import MOST_RECORD
 
 TAIL_LINES = 15
 # What the leader of ranks on this machine says.
@@ -132,7 +135,7 @@ def tail(log: Path) -> str:
 def _from_rank(path: Path) -> Failure | None:
     """Read ``error.json``; a rank that was killed while writing it leaves it unreadable."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_plain(path, MOST_RECORD))
         return Failure.of(content["kind"], content["message"], content.get("rank"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -147,8 +150,11 @@ def _ending(code: int) -> str:
 
 
 def _text(path: Path) -> str:
+    """Return the end of a log; nothing where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        with open_plain(job_log(path)) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_RECORD))
+            return file.read(MOST_RECORD).decode(errors="replace")
     except OSError:
         return ""
 

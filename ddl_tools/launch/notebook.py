@@ -24,6 +24,7 @@ from ddl_tools.records.failures import classify
 from ddl_tools.records.ledger import complete_text, finish_run, is_locked
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record
+from ddl_tools.records.storage import require_plain
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
 KERNEL_START_S = 120
@@ -271,6 +272,7 @@ class LocalJob:
 
     def _drive(self) -> None:
         try:
+            require_plain(self.run_dir)
             execute(
                 RUN_NOTEBOOK,
                 RunFiles(self.run_dir).notebook,

@@ -24,7 +24,7 @@ from ddl_tools.records.ledger import INTERRUPTED, complete_text, exclusive, fini
 from ddl_tools.records.paths import RunFiles, locate
 from ddl_tools.records.progress import WAITING, Standing, read_progress
 from ddl_tools.records.run import Attempt, Failure, RunRecord, read_record, write_record
-from ddl_tools.records.storage import now
+from ddl_tools.records.storage import now, require_plain
 
 WORKER = "ddl_tools.rank.worker"
 PROBE_WORKER = "ddl_tools.doctor.probe"
@@ -117,6 +117,7 @@ def _check(record: RunRecord, directory: Path) -> None:
 
 def _begin(record: RunRecord, files: RunFiles) -> Path:
     """Open a new attempt in the record; return the folder of its logs."""
+    require_plain(files.directory)
     files.error.unlink(missing_ok=True)
     files.progress.unlink(missing_ok=True)
     gone = Failure(kind=INTERRUPTED, message="its process was gone", category="killed")

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from ddl_core.errors import RecordError
-from ddl_core.files import cannot_write
+from ddl_core.files import cannot_write, read_plain, refuse_links
 from ddl_tools import markdown
 from ddl_tools.launch.notebook import execute, without_iri_grammar
 from ddl_tools.records.ledger import find_study, study_folders
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
 from ddl_tools.records.run import RunRecord, read_record
-from ddl_tools.records.storage import unexpected
+from ddl_tools.records.storage import MOST_LINES, MOST_RECORD, unexpected
 
 SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 INDEX = "index.html"
@@ -94,10 +94,11 @@ def write_report(tree: Tree, folder: Path) -> Path:
 
 def _require_report(folder: Path) -> None:
     """Refuse a folder that holds a file which no report wrote."""
+    refuse_links(folder)
     if not folder.exists():
         return
     marker = folder / MARKER
-    own = marker.read_text(encoding="utf-8").splitlines() if marker.is_file() else []
+    own = read_plain(marker, MOST_RECORD).decode().splitlines() if marker.is_file() else []
     known = {marker, *(folder / name for name in own)}
     if foreign := sorted(_files(folder) - known):
         raise RecordError(
@@ -129,7 +130,8 @@ def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
     table = tree.tables / f"{study}.csv"
     if table.is_file():
         (folder / "tables").mkdir(exist_ok=True)
-        shutil.copyfile(table, folder / "tables" / table.name)
+        content = read_plain(table, MOST_LINES)
+        (folder / "tables" / table.name).write_bytes(content)
     pages = []
     for run in map(RunFiles, tree.folders(study)):
         if run.notebook.is_file():
@@ -150,7 +152,7 @@ def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
 def _summary(tree: Tree, study: str) -> StudyPage:
     planned = find_study(study, tree)
     figure = tree.figures / study / FIGURE
-    content = base64.b64encode(figure.read_bytes()).decode() if figure.is_file() else ""
+    content = base64.b64encode(read_plain(figure, MOST_RECORD)).decode() if figure.is_file() else ""
     return StudyPage(
         name=study,
         question=planned.question if planned else "",
@@ -197,7 +199,7 @@ def _write_page(notebook: Path, target: Path, folder: Path, code: bool = False) 
         import nbformat
         from nbconvert import HTMLExporter
 
-    content = nbformat.read(notebook, as_version=4)
+    content = nbformat.reads(read_plain(notebook, MOST_LINES).decode(), as_version=4)
     exporter = HTMLExporter(
         template_name="basic",
         exclude_input=not code,

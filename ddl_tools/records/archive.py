@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from pydantic import ValidationError
 
 from ddl_core.errors import DDLError, RecordError
-from ddl_core.files import describe, require_file, shown, some
+from ddl_core.files import describe, read_plain, shown, some
 from ddl_tools.records.damage import verify
-from ddl_tools.records.ledger import project_study, read_study, write_study
+from ddl_tools.records.ledger import definition, project_study, read_study, write_study
 from ddl_tools.records.paths import StudyFiles, Tree
 from ddl_tools.records.publish import Published, completed_runs, publish_all
 from ddl_tools.records.run import UnknownNameError
@@ -70,7 +70,8 @@ def pack(tree: Tree, studies: Sequence[str], path: Path, report: str = "") -> in
 
 def _definition(study: str, tree: Tree) -> bytes:
     """Return ``study.json``; nothing where there is none that can be read."""
-    return tree.asked(study).read_bytes() if read_study(study, tree) else b""
+    found = read_study(study, tree)
+    return definition(found) if found else b""
 
 
 def _zipped(members: Mapping[str, bytes]) -> bytes:
@@ -147,14 +148,9 @@ def _printable(text: str) -> str:
 
 def _content(path: Path) -> bytes:
     try:
-        require_file(path)
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+        return read_plain(path, MOST_BYTES)
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}") from None
-    if len(content) > MOST_BYTES:
-        raise RecordError(f"is larger than {_mb(MOST_BYTES)}, the most that a file of records has")
-    return content
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, dict[str, zipfile.ZipInfo]]:
@@ -204,13 +200,13 @@ def _parse_study(archive: zipfile.ZipFile, info: zipfile.ZipInfo, study: str) ->
     if info.file_size > LONGEST_LINE:
         raise RecordError(f"{info.filename} is larger than {_mb(LONGEST_LINE)}")
     try:
-        definition = Study.model_validate_json(archive.read(info))
+        found = Study.model_validate_json(archive.read(info))
     except ValidationError as error:
         raise RecordError(f"{info.filename}:\n{describe(error, Study)}") from None
-    if definition.name != study:
-        raise RecordError(f"{info.filename}: it is of study {definition.name!r}")
-    definition.expand()
-    return definition
+    if found.name != study:
+        raise RecordError(f"{info.filename}: it is of study {found.name!r}")
+    found.expand()
+    return found
 
 
 def _verify(tree: Tree, studies: Sequence[str]) -> None:

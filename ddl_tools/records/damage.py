@@ -84,9 +84,12 @@ def _examine(directory: Path) -> Examined:
         item = run.record()
         record = parse_record(*item)
         if (directory.parent.name, directory.name) != (record.study, record.run_id):
+            given = f"{directory.parent.name}/{directory.name}"
+            own = f"{record.study}/{record.run_id}"
             text = (
                 f"{item.where.name}: it is of run {record.run_id!r} of study {record.study!r}, in "
-                "a folder of another name: a copied run would count twice"
+                "a folder of another name: a copied run would count twice; rename a moved one, "
+                f"{given}, back to {own}"
             )
             return Examined(directory, damages=[text])
         lines = run.epochs()

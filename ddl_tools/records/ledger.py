@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import Category, Interrupted, LaunchError, RecordError, SpecError
-from ddl_core.files import acquire, cannot_write, is_held, some
+from ddl_core.files import acquire, cannot_write, is_held, read_plain, some
 from ddl_tools.records.failures import remedy
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, portable
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write_record
 from ddl_tools.records.storage import now, write_atomically
 from ddl_tools.records.stored import is_line, is_stored, run_dirs
-from ddl_tools.study import Study
+from ddl_tools.study import MOST_BYTES, Study
 
 State = Status | Literal["missing", "interrupted", "unknown", "damaged", "outdated"]
 
@@ -57,7 +57,7 @@ class Entry:
 def read_study(name: str, tree: Tree) -> Study | None:
     """Return a study as it was planned; None where nobody kept it."""
     try:
-        study = Study.model_validate_json(tree.asked(name).read_bytes())
+        study = Study.model_validate_json(read_plain(tree.asked(name), MOST_BYTES))
     except (OSError, ValidationError):
         return None  # of an older version, or damaged: planning the study writes it anew
     return study if study.name == name else None
@@ -79,7 +79,12 @@ def project_study(name: str) -> Study | None:
 def write_study(study: Study, tree: Tree) -> None:
     """Write ``study.json``, where it does not say the same already."""
     if read_study(study.name, tree) != study:
-        write_atomically(tree.asked(study.name), study.model_dump_json(indent=1) + "\n")
+        write_atomically(tree.asked(study.name), definition(study))
+
+
+def definition(study: Study) -> bytes:
+    """Return the content of ``study.json``."""
+    return f"{study.model_dump_json(indent=1)}\n".encode()
 
 
 def study_runs(study: Study, tree: Tree) -> list[RunSpec]:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ddl_core.errors import RecordError
-from ddl_core.files import shown
+from ddl_core.files import as_root, refuse_links, shown
 from ddl_tools.study import is_name
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -91,24 +91,33 @@ class ProbeFiles(RunFiles):
 
 
 class Tree:
-    """A root of runs, tables and datasets: `data/` (committed) or `results/` (this machine)."""
+    """A root of runs, tables and datasets: `data/` (committed) or `results/` (this machine).
 
-    def __init__(self, root: Path) -> None:
+    What is drawn lies there too, or in `to`. Below either, no symbolic link is followed, except to
+    datasets.
+    """
+
+    def __init__(self, root: Path, to: Path | None = None, *, within: Path | None = None) -> None:
         self.root = root
+        self._within = as_root(within or root)
         self.runs = root / "runs"  # runs/<study>/<run_id>/, or runs/<study>/*.jsonl
-        self.tables = root / "tables"  # tables/<study>.csv
+        self.tables = (to or root) / "tables"  # tables/<study>.csv
         self.probes = root / "probes"  # probes/<name>/: measurements of `ddl doctor`
-        self.figures = FIGURES if root == PROJECT / "data" else root / "figures"
+        self.figures = (to or root) / "figures"
+        if to:
+            as_root(to)
+        elif root == PROJECT / "data":
+            self.figures = as_root(FIGURES)
         self.lock = root / ".lock"  # held by the process that publishes to this tree
         self.notes = root / "notes.csv"  # optional remarks on runs, for readers of the figures
 
     def second(self) -> "Tree":
         """Return the tree of second measurements of the studies of this one."""
-        return Tree(self.root / "second")
+        return Tree(self.root / "second", within=self._within)
 
     def old(self) -> "Tree":
         """Return the tree of runs that newer measurements have replaced; nothing draws it."""
-        return Tree(self.root / "old")
+        return Tree(self.root / "old", within=self._within)
 
     def study(self, name: str) -> Path:
         """Return the folder of the runs of one study."""
@@ -147,7 +156,14 @@ class Tree:
 
 
 def _folders(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+    """Return the folders in one of a tree; `RecordError` if it or one of them is a link."""
+    found = sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+    for path in (place, *found):
+        try:
+            refuse_links(path)
+        except OSError as error:
+            raise RecordError(f"cannot read {place}: {error.strerror}") from None
+    return found
 
 
 def results() -> Tree:

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddl_core.errors import RecordError
-from ddl_core.files import cannot_write, replacing, shown
+from ddl_core.files import cannot_write, read_plain, refuse_links, replacing, shown
 from ddl_tools.records.damage import verify
-from ddl_tools.records.ledger import exclusive, former_folders
+from ddl_tools.records.ledger import definition, exclusive, former_folders, read_study
 from ddl_tools.records.paths import StudyFiles, Tree
 from ddl_tools.records.run import RunRecord
+from ddl_tools.records.storage import MOST_LINES
 from ddl_tools.records.stored import has_record, stored, to_lines, values, without
-
-LARGEST_FILE = 100_000_000  # bytes; GitHub takes no larger one
 
 
 @dataclass
@@ -60,20 +59,26 @@ def _contents(study: str, folders: Sequence[Path], source: Tree, target: Tree) -
     new, names = to_lines(folders), {folder.name for folder in folders}
     contents = {}
     for path in files.lines if folders else ():
-        before = path.read_bytes() if path.exists() else b""
+        before = _published(path)
         # An earlier publication may have ended before it wrote the records of its epochs.
         if content := without(before, names) + new[path.name]:
             contents[path] = content
-        if len(content) > LARGEST_FILE:
+        if len(content) > MOST_LINES:
             raise RecordError(
                 f"{path} would have {len(content) / 1e6:,.4g} MB; a published file has at most "
-                f"{LARGEST_FILE / 1e6:g} MB. Divide the study"
+                f"{MOST_LINES / 1e6:g} MB. Divide the study"
             )
-    if source.asked(study).exists():
-        definition = source.asked(study).read_bytes()
-        if not files.definition.exists() or files.definition.read_bytes() != definition:
-            contents[files.definition] = definition
+    asked = read_study(study, source)
+    if asked and asked != read_study(study, target):
+        contents[files.definition] = definition(asked)
     return contents
+
+
+def _published(path: Path) -> bytes:
+    try:
+        return read_plain(path, MOST_LINES) if path.exists() else b""
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _write(folder: Path, contents: Mapping[Path, bytes]) -> None:
@@ -84,6 +89,8 @@ def _write(folder: Path, contents: Mapping[Path, bytes]) -> None:
     """
     order = (*StudyFiles(folder).lines[::-1], StudyFiles(folder).definition)
     try:
+        for path in contents:
+            refuse_links(path)
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as replaced:  # the last one that is entered is renamed first
             for path in reversed([path for path in order if path in contents]):

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict  # of Python 3.12, which pydantic asks f
 from ddl_core import registry
 from ddl_core.config import RunSpec, run_fields
 from ddl_core.errors import Category, DDLError, RecordError
-from ddl_core.files import cannot_write
+from ddl_core.files import cannot_write, open_to_append
 from ddl_core.retired import SETTINGS, WITHDRAWN
 from ddl_core.timing import Spent
 from ddl_tools.records.failures import classify
@@ -497,15 +497,16 @@ def append_epoch(directory: Path, row: EpochRecord) -> None:
     """
     path = RunFiles(directory).epochs
     try:
-        path.touch()
-        end = path.read_bytes().rfind(b"\n") + 1
-        os.truncate(path, end)
+        with open_to_append(path) as file:
+            file.seek(0)
+            end = file.read().rfind(b"\n") + 1
+            file.truncate(end)
         try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(row.model_dump_json() + "\n")
+            with open_to_append(path) as file:
+                file.write(f"{row.model_dump_json()}\n".encode())
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:
+        except OSError:  # once it is closed, which writes what is left
             os.truncate(path, end)
             raise
     except OSError as error:

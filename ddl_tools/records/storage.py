@@ -1,5 +1,6 @@
 """Atomic writing and strict reading of the files of records."""
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
@@ -18,8 +19,19 @@ from pydantic import (
 from pydantic_core import from_json
 
 from ddl_core.errors import RecordError
-from ddl_core.files import cannot_write, describe, replacing
+from ddl_core.files import (
+    cannot_write,
+    describe,
+    open_plain,
+    read_plain,
+    refuse_links,
+    refuse_odd_files,
+    replacing,
+)
 from ddl_core.retired import FIELDS
+
+MOST_RECORD = 10_000_000  # bytes of a file that is read whole
+MOST_LINES = 100_000_000  # bytes of a file of lines; GitHub takes no larger one
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -74,6 +86,7 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
     Where the folder cannot be written or the disk is full, `RecordError`, and the file stays.
     """
     try:
+        refuse_links(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, sync=sync) as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -81,10 +94,35 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
         raise cannot_write(path, error) from error
 
 
-def read_text(path: Path, remedy: str = "") -> str:
+def require_plain(folder: Path) -> None:
+    """Refuse a folder of a run that holds what its ranks would write through, or wait for."""
+    try:
+        refuse_odd_files(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+
+
+def require_ours(path: Path, begins: str | None) -> None:
+    """Refuse to replace a file unless it begins as one that this project wrote, if any does."""
+    if not os.path.lexists(path):
+        return
+    own = (begins or "").encode()
+    try:
+        with open_plain(path) as file:
+            found = file.read(len(own))
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    if begins is None or found != own:
+        raise RecordError(
+            f"{path} was not written by `ddl figures`, so it stays; move it away, or write "
+            "elsewhere with --to DIR"
+        )
+
+
+def read_text(path: Path, remedy: str = "", most: int = MOST_RECORD) -> str:
     """Read a file of a record; `remedy` belongs to the error for a missing one."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_plain(path, most).decode()
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}", remedy=remedy) from None
     except UnicodeDecodeError as error:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import from_json, to_json
 
 from ddl_core.errors import RecordError
-from ddl_core.files import shown
+from ddl_core.files import read_plain, shown
 from ddl_tools.records.paths import RunFiles, StudyFiles, Tree
-from ddl_tools.records.storage import read_json, read_text
+from ddl_tools.records.storage import MOST_LINES, read_json, read_text
 
 LONGEST_LINE = 1_000_000  # bytes
 _RUN_ID = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -67,7 +67,9 @@ class _FolderRun:
         path = self.files.epochs
         if not path.exists():
             return []
-        lines = read_text(path).split("\n")[:-1]  # the writer of an unfinished one was killed
+        lines = read_text(path, most=MOST_LINES).split("\n")[
+            :-1
+        ]  # the writer of an unfinished one was killed
         return [_item(_line_of(path, number), line) for number, line in enumerate(lines, start=1)]
 
     def profile(self) -> Item | None:
@@ -79,8 +81,8 @@ class _FolderRun:
         path = self.files.epochs
         if not path.exists():
             return "is missing"
-        content = path.read_bytes()
-        return "its last line is cut" if content and not content.endswith(b"\n") else ""
+        content = read_text(path, most=MOST_LINES)
+        return "its last line is cut" if content and not content.endswith("\n") else ""
 
 
 @dataclass
@@ -242,7 +244,7 @@ def _parsed(folder: Path, stamps: tuple[tuple[int, ...], ...]) -> Mapping[str, _
 
 def _split(path: Path) -> list[bytes]:
     try:
-        content = path.read_bytes()
+        content = read_plain(path, MOST_LINES)
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None
     lines = content.split(b"\n")

@@ -1,5 +1,7 @@
 """RunSpec and Study: derived values, names, errors that help."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,34 @@ def test_a_value_out_of_all_proportion_is_refused_in_few_words(fields, words):
 )
 def test_plain_values_are_those_of_yaml_1_2(text, value):
     assert yaml.load(f"a: {text}", YamlLoader) == {"a": value}
+
+
+@pytest.mark.parametrize("key", ["<<", "!!merge <<", "!!merge x"])
+def test_merge_keys_are_refused_before_they_multiply(tmp_path, key):
+    lines = ["l0: &l0 {a: 1}"]
+    lines += [f"l{n}: &l{n} {{{key}: [{', '.join([f'*l{n - 1}'] * 10)}]}}" for n in range(1, 10)]
+    with pytest.raises(SpecError, match=r"study\.yaml"):
+        Study.load(write(tmp_path, "\n".join(lines)))
+
+
+def test_many_fields_are_counted_in_one_pass(tmp_path):
+    text = "\n".join(f"f{number}: 1" for number in range(40_000))
+    start = time.process_time()
+    with pytest.raises(SpecError, match="unknown field"):
+        Study.load(write(tmp_path, text))
+    assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_study_that_is_no_plain_file_is_refused_at_once(tmp_path, make):
+    path = tmp_path / "none.yaml"
+    make(path)
+    with pytest.raises(SpecError, match=r"cannot read the study .*: it is not a plain file"):
+        Study.load(path)
+
+
+def test_a_study_has_a_most_size(tmp_path):
+    path = tmp_path / "none.yaml"
+    path.write_text("# " + "x" * 2_000_000)
+    with pytest.raises(SpecError, match="larger than 1 MB"):
+        Study.load(path)

@@ -18,9 +18,10 @@ from pydantic import (
 
 from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.errors import SpecError
+from ddl_core.files import read_plain
 from ddl_core.registry import PlugIn, plug_ins
 from ddl_tools.records.paths import SITES
-from ddl_tools.study import reading
+from ddl_tools.study import MOST_BYTES, reading
 
 TIME = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d)")
 
@@ -134,7 +135,9 @@ class Site(BaseModel):
     def load(cls, path: Path) -> "Site":
         """Read a site from its TOML file; a `SpecError` names each wrong field."""
         with reading(path, cls):
-            return cls.model_validate(tomllib.loads(path.read_text("utf-8-sig")))
+            return cls.model_validate(
+                tomllib.loads(read_plain(path, MOST_BYTES).decode("utf-8-sig"))
+            )
 
     def check(self, spec: RunSpec) -> None:
         """Check that a run fits this machine."""

@@ -22,7 +22,7 @@ from ddl_tools.records.identity import SERIES
 from ddl_tools.records.ledger import Entry, exclusive
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.records.run import RunRecord, read_record, write_record
-from ddl_tools.records.storage import write_atomically
+from ddl_tools.records.storage import require_plain, write_atomically
 from ddl_tools.study import Study
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ def submit_job(plan: JobPlan, site: Site) -> str:
     first, *others = (RunFiles(item.directory) for item in plan.runs)
     script = render(plan, site)
     for files in (first, *others):
+        require_plain(files.directory)
         files.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for its log
         write_atomically(files.script, script)
     before = [read_record(item.directory) for item in plan.runs]
