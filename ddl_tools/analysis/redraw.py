@@ -14,7 +14,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from ddl_core.errors import DDLError, RecordError
-from ddl_core.files import shown
+from ddl_core.files import cannot_write, open_plain, refuse_links, shown
 from ddl_tools.analysis import result_page
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import QUESTIONS, all_reduce
@@ -147,11 +147,11 @@ def redraw(
 
 def require_no_link(*folders: Path) -> None:
     """Refuse folders that are links: whoever made the records would choose what is replaced."""
-    for folder in filter(Path.is_symlink, folders):
-        raise RecordError(
-            f"{folder} is a symbolic link to {folder.readlink()}; tables and figures are written "
-            "only into folders of the results themselves. Replace the link by a folder"
-        )
+    for folder in folders:
+        try:
+            refuse_links(folder)
+        except OSError as error:
+            raise cannot_write(folder, error) from None
 
 
 def folder_of(study: str) -> str:
@@ -190,12 +190,13 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
                     add_caption(figure, notes)
                 section = result_page.section(name, points, figure, folder, notes)
                 finding = title_of(figure) if figure else question.title(points)
+                known = name in there
                 if figure:
-                    done.files += save_figure(figure, points, stem)
+                    done.files += save_figure(figure, points, stem, known=known)
                 else:
-                    if name in there:
+                    if known:
                         remove_figure(stem)
-                    done.files.append(save_numbers(points, stem))
+                    done.files.append(save_numbers(points, stem, known=known))
                 sections[name] = section
                 findings += [finding, *result_page.confirmed(points)]
             elif study:
@@ -276,7 +277,10 @@ def redraw_probes(tree: Tree, *, figures: Path) -> list[Path]:
     if points.empty:
         table = stem.with_suffix(".csv")
         own = f"{all_reduce.COLUMNS[0]},".encode()  # no page shows this figure
-        if table.is_file() and table.read_bytes().startswith(own):
-            remove_figure(stem)
+        if table.is_file():
+            with open_plain(table) as file:
+                ours = file.read(len(own)) == own
+            if ours:
+                remove_figure(stem)
         return []
     return save_figure(all_reduce.draw(points), points, stem)

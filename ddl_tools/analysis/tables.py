@@ -26,7 +26,7 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.records.profiling import read_profile
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord, Slot
-from ddl_tools.records.storage import write_atomically
+from ddl_tools.records.storage import require_ours, write_atomically
 from ddl_tools.records.stored import has_profile
 
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}
@@ -152,6 +152,8 @@ def write_tables(
             f"run it with `ddl study run {study}`, or choose another place with --results DIR"
         )
     path, windows = tree.tables / f"{study}.csv", tree.tables / "windows" / f"{study}.csv"
+    for table in (path, windows):
+        require_ours(table, "study,run_id,")
     write_atomically(windows, to_csv(_windows_frame(read)))
     write_atomically(path, to_csv(_runs_frame(read, carbon_g_per_kwh)))
     return read_table(path), read_table(windows, WINDOW_COLUMNS)

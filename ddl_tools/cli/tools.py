@@ -116,19 +116,27 @@ def _as_text(report: "Report", ready: str) -> str:
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Draw the records below DIR into DIR/figures. "
               "[default: committed data/ into figures/]")  # fmt: skip
+@click.option("--to", type=FOLDER, metavar="DIR",
+              help="Write into DIR/figures and DIR/tables instead.")  # fmt: skip
 @click.option("--study", "studies", multiple=True, metavar="STUDY",
               help="Draw only this study; repeatable.")  # fmt: skip
 @click.option("--carbon-intensity", "carbon_g_per_kwh", type=common.Number(), metavar="G",
               help="g CO2e per kWh of electricity here, for the tables. "
               "[default: 458.29, the world in 2025]")  # fmt: skip
-def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float | None) -> None:
+def figures(
+    root: Path | None,
+    to: Path | None,
+    studies: tuple[str, ...],
+    carbon_g_per_kwh: float | None,
+) -> None:
     """Rebuild all tables and draw all figures from records; needs no torch and no GPU.
 
     Each study has a folder of its own, and the paper's statements have one. Its README.md shows the
     figures with answers in numbers, captions and tables. A figure without anything to show is
     removed; with --study, the command names the reason for each. A damaged record is named and not
-    drawn, and the status is then 1. With the committed records, the command also writes the results
-    in README.md and docs/results/.
+    drawn, and the status is then 1. A file that the command did not write is not replaced. With the
+    committed records and without --to, the command also writes the results in README.md and
+    docs/results/.
     """
     from ddl_tools.analysis import pages
     from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
@@ -136,6 +144,8 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
 
     carbon = WORLD_G_PER_KWH if carbon_g_per_kwh is None else carbon_g_per_kwh
     tree = tree_of(root) if root else committed()
+    if to:
+        tree = Tree(tree.root, to.absolute())
     done = redraw(tree, figures=tree.figures, studies=studies, carbon_g_per_kwh=carbon)
     for line in done.summary(reasons=bool(studies)):
         click.echo(line)
@@ -144,7 +154,7 @@ def figures(root: Path | None, studies: tuple[str, ...], carbon_g_per_kwh: float
         click.echo(f"answers and figures: {page}")
     if done.damaged:
         raise RecordError("\n".join([f"{len(done.damaged)} records in no figure:", *done.damaged]))
-    if root is None and not studies:
+    if root is None and to is None and not studies:
         pages.blocks(tree).write()
 
 

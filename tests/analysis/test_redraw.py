@@ -303,6 +303,49 @@ def test_a_link_in_place_of_an_output_folder_is_not_followed(
 
 
 @pytest.mark.usefixtures("few_figures")
+@pytest.mark.parametrize(
+    "name",
+    ["tables/laptop.csv", "tables/windows/laptop.csv", "figures/laptop/comparison.csv",
+     "figures/laptop/comparison.png"],
+)  # fmt: skip
+def test_a_file_of_somebody_else_is_not_replaced(tree: Tree, make_run: MakeRun, name: str) -> None:
+    make_run()
+    path = tree.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    with pytest.raises(RecordError, match=rf"{name} was not written by .*--to DIR"):
+        redraw(tree, figures=tree.figures)
+    assert path.read_text() == "mine"
+    path.unlink()
+    redraw(tree, figures=tree.figures)
+    redraw(tree, figures=tree.figures)
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_an_unfinished_drawing_is_drawn_anew(tree: Tree, make_run: MakeRun) -> None:
+    make_run()
+    redraw(tree, figures=tree.figures)
+    (tree.figures / "laptop" / "README.md").unlink()
+    redraw(tree, figures=tree.figures)
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_what_is_drawn_may_go_elsewhere(tree: Tree, make_run: MakeRun, tmp_path: Path) -> None:
+    make_run()
+    before = sorted(tree.root.rglob("*"))
+    (tmp_path / "disk").mkdir()
+    to = tmp_path / "mine"
+    to.symlink_to(tmp_path / "disk")
+    ddl("figures", "--results", tree.root, "--to", to)
+    assert sorted(tree.root.rglob("*")) == before
+    assert (to / "tables" / "laptop.csv").is_file()
+    assert (to / "figures" / "laptop" / "comparison.csv").is_file()
+    page = to / "figures" / "laptop" / "README.md"
+    assert (page.resolve().parent / "../../tables/laptop.csv").is_file()
+    assert "(../../tables/laptop.csv)" in page.read_text()
+
+
+@pytest.mark.usefixtures("few_figures")
 def test_what_a_linked_folder_of_no_study_holds_stays(tree: Tree, tmp_path: Path) -> None:
     tree.runs.mkdir(parents=True)
     victim = tmp_path / "victim"

@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 
 from ddl_core.errors import RecordError
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.records.storage import write_atomically
+from ddl_tools.records.storage import require_ours, write_atomically
 
 MOST_PANELS = 6
 STATED_ONLY = "No run measured here: only what the paper states."
@@ -243,10 +243,13 @@ def handles(looks: style.Looks, end: str = "", **look: Any) -> list[Line2D]:
     ]
 
 
-def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
+def save_figure(
+    figure: Figure, data: pd.DataFrame, stem: Path, *, known: bool = False
+) -> list[Path]:
     """Write ``<stem>.svg``, ``.pdf``, ``.png`` and ``.csv``, each atomically; return the paths.
 
-    `RecordError` if the folder cannot be written or the disk is full.
+    `RecordError` if the folder cannot be written or the disk is full, or if one of them is there
+    that is nobody's figure: one is `known`, or has numbers of these columns beside it.
 
     Floats of `data`, which is what is drawn, have six significant digits in the file. `stem` is a
     path without suffix; its folder is made.
@@ -256,15 +259,22 @@ def save_figure(figure: Figure, data: pd.DataFrame, stem: Path) -> list[Path]:
     with rc_context(THEME):
         for content, (kind, metadata) in zip(contents, _METADATA.items(), strict=True):
             figure.savefig(content, format=kind, metadata=metadata)
+    table = save_numbers(data, stem, known=known)  # first: it says whose the others are
     for path, content in zip(paths, contents, strict=True):
         write_atomically(path, content.getvalue())
-    return [*paths, save_numbers(data, stem)]
+    return [*paths, table]
 
 
-def save_numbers(data: pd.DataFrame, stem: Path) -> Path:
+def save_numbers(data: pd.DataFrame, stem: Path, *, known: bool = False) -> Path:
     """Write the numbers of a figure alone, ``<stem>.csv``, as `save_figure` does."""
-    *_, table = _paths(stem)
-    write_atomically(table, data.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    *pictures, table = _paths(stem)
+    text = data.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    if not known:
+        require_ours(table, text.partition("\n")[0])
+        if not table.exists():
+            for path in pictures:
+                require_ours(path, None)
+    write_atomically(table, text)
     return table
 
 
