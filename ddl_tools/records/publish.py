@@ -14,6 +14,8 @@ from ddl_tools.records.run import RunRecord
 from ddl_tools.records.storage import MOST_LINES
 from ddl_tools.records.stored import has_record, stored, to_lines, values, without
 
+LARGEST_FILE = MOST_LINES  # bytes of a published file
+
 
 @dataclass
 class Published:
@@ -63,10 +65,10 @@ def _contents(study: str, folders: Sequence[Path], source: Tree, target: Tree) -
         # An earlier publication may have ended before it wrote the records of its epochs.
         if content := without(before, names) + new[path.name]:
             contents[path] = content
-        if len(content) > MOST_LINES:
+        if len(content) > LARGEST_FILE:
             raise RecordError(
                 f"{path} would have {len(content) / 1e6:,.4g} MB; a published file has at most "
-                f"{MOST_LINES / 1e6:g} MB. Divide the study"
+                f"{LARGEST_FILE / 1e6:g} MB. Divide the study"
             )
     asked = read_study(study, source)
     if asked and asked != read_study(study, target):

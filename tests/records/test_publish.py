@@ -101,3 +101,12 @@ def test_what_the_study_asked_goes_with_it(target: Tree) -> None:
     write_study(study, results())
     publish("test", results(), target)
     assert find_study("test", target) == study
+
+
+def test_a_study_that_is_a_link_is_not_published(target: Tree, tmp_path: Path) -> None:
+    completed()
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    results().asked("test").symlink_to(secret)
+    publish("test", results(), target)
+    assert not target.asked("test").exists()
