@@ -167,7 +167,7 @@ def refused(run: "RunSpec", table: Refused) -> Iterator[str]:
 
 
 def _of_framework(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
-    for kind in ("strategy", "loader", "model"):
+    for kind in ("strategy", "loader", "data_format", "model"):
         name = getattr(run, kind)
         if retired := RETIRED.get(kind, {}).get(name):
             yield f"{kind} {name!r} is retired: {retired.instead}"

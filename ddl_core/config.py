@@ -110,8 +110,10 @@ class RunSpec(BaseModel):
         max_length=LONGEST_NAME,
         description="name of the data set; `--data` gives its folder",
     )
-    data_format: Literal["folder", "tfrecord"] = Field(
-        "folder", description="format of the data: images in class folders, or TFRecord files"
+    data_format: str = Field(
+        "folder",
+        description="format of the data: images in class folders (folder), or TFRecord files "
+        "(tfrecord)",
     )
     image_size: int = Field(224, ge=8, le=4096, description="side of the training crop (pixels)")
     classes: Positive = Field(1000, description="outputs of the network, at least all classes")
@@ -273,7 +275,7 @@ class RunSpec(BaseModel):
             if name not in options or value != options[name].default
         }
 
-    @field_validator("framework", "strategy", "loader", "model")
+    @field_validator("framework", "strategy", "loader", "data_format", "model")
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
         try:

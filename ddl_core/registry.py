@@ -1,4 +1,4 @@
-"""Names of frameworks, strategies, loaders and models, and all that is known of each.
+"""Names of frameworks, strategies, loaders, formats and models, and what is known of each.
 
 Code is named by ``"module:attribute"``: a study is planned without torch, and a missing package
 disables its own names only.
@@ -17,7 +17,7 @@ from ddl_core.retired import NAMES as RETIRED
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a framework, a strategy, a loader or a model."""
+    """What is known of a framework, a strategy, a loader, a format of data or a model."""
 
     code: str  # "module:attribute", imported by the ranks of a run that asks for it
     title: str = ""  # in figures and lists; empty: the name
@@ -107,6 +107,11 @@ LOADERS = {
     "synthetic": Entry("ddl_core.loaders.synthetic:Synthetic", frameworks=_ALL),
 }
 
+FORMATS = {
+    "folder": Entry("ddl_core.data.formats:ClassFolders", "folders", frameworks=_ALL),
+    "tfrecord": Entry("ddl_core.data.formats:TFRecord", "TFRecord", frameworks=_ALL),
+}
+
 MODELS = {
     "resnet18": Entry("ddl_core.models:resnet18", "ResNet18", frameworks=_ALL),
     "resnet50": Entry("ddl_core.models:resnet50", "ResNet50", frameworks=_ALL),
@@ -133,6 +138,7 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
     "framework": FRAMEWORKS,
     "strategy": STRATEGIES,
     "loader": LOADERS,
+    "data_format": FORMATS,
     "model": MODELS,
 }
 
@@ -178,7 +184,12 @@ def _entry_points(group: str) -> metadata.EntryPoints:
 _BROUGHT: set[str] = set()  # by packages
 LEFT_OUT: list[str] = []  # a sentence on each name of a package that is left out
 
-for _kind in ("strategy", "loader", "model"):  # a framework has an environment of its own
+for _kind in (
+    "strategy",
+    "loader",
+    "data_format",
+    "model",
+):  # a framework has an environment of its own
     _found, _left_out = plug_ins(_kind, REGISTRIES[_kind])
     LEFT_OUT.extend(_left_out)
     _BROUGHT.update(_found)

@@ -19,7 +19,6 @@ WORDS: dict[str, str | dict[Any, str]] = {
         "imagenet": "ImageNet",
         "sample": "sample set",
     },
-    "data_format": {"folder": "folders", "tfrecord": "TFRecord"},
     "optimizer": {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"},
     "lr_scaling": {"linear": "linear scaling", "sqrt": "square-root scaling"},
     "dali_decode": {"gpu": "", "cpu": "decoding on the CPU"},  # of one loader alone

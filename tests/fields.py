@@ -34,7 +34,9 @@ def another(field: str) -> Any:
     kind, default = about.annotation, about.default
     if field in REGISTRIES:
         return next(
-            name for name in ("tensorflow", "ddp", "turbo", "resnet18") if name in REGISTRIES[field]
+            name
+            for name in ("tensorflow", "ddp", "turbo", "tfrecord", "resnet18")
+            if name in REGISTRIES[field]
         )
     if get_origin(kind) is Literal:
         return next(choice for choice in get_args(kind) if choice != default)

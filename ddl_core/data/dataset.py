@@ -6,18 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from ddl_core.config import RunSpec
-from ddl_core.data.folder import EXTENSIONS, ImageList, class_folders, list_images
+from ddl_core.data.formats import open_format
 from ddl_core.data.sampling import Indices, Split, spread
-from ddl_core.data.tfrecord import RecordList, list_records, shards_folder
 from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import known
 
 log = logging.getLogger(__name__)
 
 FOLDERS = {"train": "train", "eval": "val"}
-
-EncodedDataset = ImageList | RecordList
-"""The images of one split by number, still encoded: files in folders or records in shards."""
 
 
 class Dataset:
@@ -32,7 +28,9 @@ class Dataset:
             raise DataError(
                 f"loader {spec.loader!r} reads images; name their folder with --data DIR"
             )
-        self.listing = _listing(spec, data_dir, split)
+        entry = known("loader", spec.loader)
+        found = open_format(spec.data_format, data_dir)
+        self.listing = found.images(FOLDERS[split], entry.extensions if entry else ())
         # Published TFRecords do not say how many classes they have.
         self.classes = len(self.listing.classes) or spec.classes
         if self.classes > spec.classes:
@@ -41,12 +39,12 @@ class Dataset:
                 f"set classes to at least {self.classes}"
             )
         self.most_classes = spec.classes
-        limit, found = getattr(spec, f"{split}_images"), len(self.listing)
-        if limit is not None and limit > found:
+        limit, there = getattr(spec, f"{split}_images"), len(self.listing)
+        if limit is not None and limit > there:
             raise SpecError(
-                f"{split}_images = {limit}, but there are only {found}; lower it or leave it out"
+                f"{split}_images = {limit}, but there are only {there}; lower it or leave it out"
             )
-        self.chosen: Indices = spread(limit or found, found)  # of `listing`, ascending
+        self.chosen: Indices = spread(limit or there, there)  # of `listing`, ascending
         self.passes = spec.passes(len(self.chosen)) if split == "train" else 1
 
     def __len__(self) -> int:
@@ -79,16 +77,6 @@ class Dataset:
         first = again * len(self.chosen)
         low, high = np.searchsorted(numbers, [first, first + len(self.chosen)])
         return self.chosen[numbers[low:high] - first]
-
-
-def _listing(spec: RunSpec, data_dir: Path, split: Split) -> EncodedDataset:
-    if spec.data_format == "tfrecord":
-        return list_records(shards_folder(data_dir), FOLDERS[split])
-    # Labels count the training classes, also those without validation images.
-    classes = class_folders(data_dir / FOLDERS["train"])
-    entry = known("loader", spec.loader)
-    extensions = (entry and entry.extensions) or EXTENSIONS
-    return list_images(data_dir / FOLDERS[split], classes, extensions)
 
 
 class NamedOnce:

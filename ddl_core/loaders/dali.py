@@ -239,6 +239,11 @@ class Dali(Loader):
         self.decoder = "mixed" if self.on_gpu and spec.dali_decode == "gpu" else "cpu"
         self._half = self._device.type == "cuda" and spec.precision == "fp16"
         self._training = self._split == "train"
+        if spec.data_format not in ("folder", "tfrecord"):
+            raise SpecError(
+                f"loader {spec.loader!r} does not read data_format = {spec.data_format!r}; use "
+                "'native' or 'turbo', or convert the data"
+            )
         self._of_records = spec.data_format == "tfrecord"
         self.own_order = self._training and self._of_records
         self._lives_on = not self._of_records and not (self._training and spec.checkpoint_every)

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from ddl_core.errors import DataError
+from ddl_core.registry import FORMATS
 from ddl_tools.cli.options import FOLDER
 from ddl_tools.datasets import PUBLIC_SETS
 from ddl_tools.records.paths import results
@@ -92,6 +93,8 @@ def write_command(source: str, folder: Path) -> None:
 @data.command("convert")
 @click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
 @click.option("--out", type=FOLDER, metavar="DIR", help="Folder to write. [default: DIR/tfrecord]")
+@click.option("--to", type=click.Choice(sorted(FORMATS)), default="tfrecord",
+              help="Format to write.")  # fmt: skip
 @click.option("--train-shards", type=click.IntRange(1, 10**6), help="Files of the training images.")
 @click.option("--val-shards", type=click.IntRange(1, 10**6), help="Files of the validation images.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the order of the images.")
@@ -111,9 +114,9 @@ def convert_command(
     \b
       ddl data convert DIR --train-shards 1024 --val-shards 128
     """  # noqa: D301
-    from ddl_tools.datasets.convert import plan_conversion
+    from ddl_tools.datasets.convert import plan
 
-    conversion = plan_conversion(folder or results().dataset("sample"), **chosen)
+    conversion = plan(folder or results().dataset("sample"), **chosen)
     click.echo(conversion.text())
     if not dry_run:
         conversion.run(processes=processes)
@@ -136,8 +139,10 @@ def index_command(folder: Path, processes: int | None) -> None:
 
 @data.command("verify")
 @click.argument("folder", metavar="DIR", type=FOLDER)
+@click.option("--data-format", type=click.Choice(sorted(FORMATS)),
+              help="Format of the data. [default: the one that is found]")  # fmt: skip
 @PROCESSES
-def verify_command(folder: Path, processes: int | None) -> None:
+def verify_command(folder: Path, data_format: str | None, processes: int | None) -> None:
     """Read every image of a set and name each that is damaged.
 
     DIR is an ImageNet-like folder, or one of TFRecord files. The checksums of records and of the
@@ -145,7 +150,7 @@ def verify_command(folder: Path, processes: int | None) -> None:
     """
     from ddl_tools.datasets.verify import verify
 
-    report = verify(folder, processes=processes)
+    report = verify(folder, data_format=data_format, processes=processes)
     click.echo(report.text())
     if not report.ok:
         raise DataError(f"{folder} is not fit for a measurement: the errors are named above")

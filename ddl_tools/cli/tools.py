@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError, RecordError, SpecError
-from ddl_core.registry import LOADERS, MODELS
+from ddl_core.registry import FORMATS, LOADERS, MODELS
 from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FILE, FOLDER, tree_of
 from ddl_tools.records.paths import REPORT, ProbeFiles, Tree, committed, existing, results
@@ -35,7 +35,7 @@ _ABOVE_0 = common.Number(min_open=True)
               help="Nodes to probe. [default: 2 of a site]")  # fmt: skip
 @click.option("--loader-workers", type=click.IntRange(0, 10**6), default=8,
               help="Loader processes of each rank, as in the study.")  # fmt: skip
-@click.option("--data-format", type=click.Choice(["folder", "tfrecord"]), default="folder",
+@click.option("--data-format", type=click.Choice(sorted(FORMATS)), default="folder",
               help="What the data folder holds.")  # fmt: skip
 @common.account_option
 @common.partition_option
@@ -334,7 +334,7 @@ def bench() -> None:
 @bench.command("loader")
 @click.option("--loader", "loaders", type=click.Choice(READERS), multiple=True,
               help="Loader to measure, on the CPU; repeatable. [default: all]")  # fmt: skip
-@click.option("--data-format", "formats", type=click.Choice(["folder", "tfrecord"]), multiple=True,
+@click.option("--data-format", "formats", type=click.Choice(sorted(FORMATS)), multiple=True,
               help="Format of the data; repeatable. [default: folder]")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, 1024), default=1,
               help="Processes of the loader; of DALI, threads.")  # fmt: skip

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ddl_core.config import RunSpec
-from ddl_core.data.tfrecord import shards_folder
+from ddl_core.data.formats import open_format
 from ddl_core.files import drop_cached
 from ddl_core.loaders.base import Loader, open_loader
 from ddl_core.loaders.native import ProcessLoader
@@ -94,11 +95,11 @@ def stages(spec: RunSpec, data_dir: Path) -> list[Rate]:
 
 
 def forget_files(data_dir: Path, data_format: str) -> int:
-    """Have the system drop the data's pages from memory; return the number of files.
+    """Have the system drop the training data from memory; return the number of files.
 
     The system may keep pages that others use. Caches of network file systems keep theirs.
     """
-    folder = shards_folder(data_dir) if data_format == "tfrecord" else data_dir / "train"
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    drop_cached(map(str, files))
+    images = open_format(data_format, data_dir).images("train")
+    files = images.paths(np.arange(len(images)))
+    drop_cached(files)
     return len(files)

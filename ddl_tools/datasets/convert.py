@@ -15,9 +15,11 @@ from PIL import Image
 
 from ddl_core.data import tfrecord
 from ddl_core.data.folder import SPLITS, ImageList, list_images
+from ddl_core.data.formats import open_format
 from ddl_core.data.image import describe
-from ddl_core.errors import DataError
+from ddl_core.errors import DataError, SpecError
 from ddl_core.files import replacing, require_file
+from ddl_core.registry import load
 from ddl_tools.datasets.output import filling, is_made, parallel, read_settings, write_settings
 from ddl_tools.datasets.records import (
     FILENAME,
@@ -101,6 +103,19 @@ class Conversion:
                 path = self.folder / tfrecord.shard_name(split, number, count)
                 tasks.append(ShardTask(path, images.root, chosen))
         return tasks
+
+
+def plan(source: Path, to: str, out: Path | None, **settings: Any) -> Conversion:
+    """Plan the conversion of an image folder to a format, by that format's writer."""
+    writer = open_format(to, source).writer
+    if not writer:
+        raise SpecError(
+            f"`ddl data convert` cannot write data_format {to!r}: it has no writer; "
+            "choose 'tfrecord'"
+        )
+    make = load(f"the writer of data_format {to!r}", writer)
+    conversion: Conversion = make(source, out, **settings)
+    return conversion
 
 
 def plan_conversion(

@@ -1,4 +1,4 @@
-"""Check an image folder or a TFRecord set: decode every image, name every problem."""
+"""Check a set: decode every image, name every problem."""
 
 import io
 import warnings
@@ -15,9 +15,11 @@ from PIL import Image
 
 from ddl_core.data import tfrecord
 from ddl_core.data.folder import SPLITS, class_folders, expected, scan
+from ddl_core.data.formats import format_of, open_format
 from ddl_core.data.image import check_pixels, describe
 from ddl_core.errors import DataError
-from ddl_core.files import require_file
+from ddl_core.files import require_file, some
+from ddl_core.registry import load
 from ddl_tools.datasets.convert import read_description
 from ddl_tools.datasets.output import parallel
 from ddl_tools.datasets.records import FILENAME, Record, read_records
@@ -132,8 +134,10 @@ class Report:
         return "\n".join(lines)
 
 
-def verify(folder: str | Path, *, processes: int | None = None) -> Report:
-    """Decode all images of an image folder or TFRecord set.
+def verify(
+    folder: str | Path, *, data_format: str | None = None, processes: int | None = None
+) -> Report:
+    """Decode all images of a set; `data_format` is by default the one that is found.
 
     The images of a sample set and of TFRecord are compared with their checksums. A JPEG decoder
     does not find damage inside the compressed data that keeps a file's length. `DataError` if the
@@ -143,10 +147,15 @@ def verify(folder: str | Path, *, processes: int | None = None) -> Report:
     root = Path(folder).absolute()
     if not root.is_dir():
         raise DataError(f"{root} is not a folder\n{expected(root)}")
-    names = [path.name for path in root.iterdir()]
-    are_records = tfrecord.DESCRIPTION in names or any(map(tfrecord.SHARD.fullmatch, names))
-    check = _check_records if are_records else _check_images
-    report = Report(root, check(root, partial(parallel, processes=processes)))
+    form = data_format or format_of(root)
+    place = open_format(form, root)
+    if not place.verifier:
+        raise DataError(
+            f"{root} is data_format {form!r}, which `ddl data verify` cannot read: it has no "
+            "verifier; a run names each file that it cannot read"
+        )
+    check = load(f"the verifier of data_format {form!r}", place.verifier)
+    report = Report(place.folder, check(place.folder, partial(parallel, processes=processes)))
     if not report.counts.keys() & HIDE_LABELS:
         train, val = report.splits.values()
         for name in sorted(train.classes ^ val.classes):
@@ -155,14 +164,15 @@ def verify(folder: str | Path, *, processes: int | None = None) -> Report:
     return report
 
 
-def _check_images(root: Path, checked: Parallel) -> dict[str, Findings]:
+def check_images(root: Path, checked: Parallel) -> dict[str, Findings]:
+    """Return the findings in both splits of an image folder."""
     manifest = read_manifest(root)
     known = {one["path"]: one["sha256"] for one in (manifest or {}).get("files", ())}
     splits = {split: Findings(classes={*class_folders(root / split)}) for split in SPLITS}
     for split, findings in splits.items():
         images = scan(root / split, sorted(findings.classes))
         for name in sorted(findings.classes - {*images.present()}):
-            findings.add("empty_class", f"{split}/{name}")
+            findings.add("empty_class", f"{split}/{name}", _others(root / split / name))
         names = [f"{split}/{images.name(index)}" for index in range(len(images))]
         for name in sorted(set(names) - known.keys()) if manifest else ():
             findings.add("extra", name)
@@ -171,6 +181,12 @@ def _check_images(root: Path, checked: Parallel) -> dict[str, Findings]:
     for name in known:
         splits[name.partition("/")[0]].add("missing", name)
     return splits
+
+
+def _others(folder: Path) -> str:
+    """Return what a class folder without images holds instead, if anything."""
+    kinds = sorted({path.suffix or "no suffix" for path in folder.rglob("*") if path.is_file()})
+    return f"other files ({some(kinds)}), which verify cannot read" if kinds else ""
 
 
 def _check_file(task: tuple[Path, str, str | None]) -> Findings:
@@ -218,7 +234,8 @@ def inspect_image(content: bytes, name: str) -> Iterator[tuple[str, str]]:
             yield "unreadable", describe(error)
 
 
-def _check_records(root: Path, checked: Parallel) -> dict[str, Findings]:
+def check_records(root: Path, checked: Parallel) -> dict[str, Findings]:
+    """Return the findings in both splits of a TFRecord set."""
     description = read_description(root)
     splits = {split: Findings() for split in SPLITS}
     for split, findings in splits.items():

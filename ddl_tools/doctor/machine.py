@@ -18,9 +18,8 @@ import psutil
 
 from ddl_core import registry
 from ddl_core.config import RunSpec
-from ddl_core.data.folder import SPLITS, class_folders
-from ddl_core.data.tfrecord import list_records, shards_folder
-from ddl_core.errors import DataError, DDLError
+from ddl_core.data.formats import open_format
+from ddl_core.errors import DDLError
 from ddl_tools import gpus
 from ddl_tools.doctor.finding import Finding, State
 from ddl_tools.emulation import nodes
@@ -111,28 +110,15 @@ def results(tree: Tree) -> Finding:
 
 
 def data(folder: Path, data_format: str) -> Finding:
-    """Say whether a data folder has both splits, all classes, and for TFRecord all shards."""
+    """Say whether a data folder has all parts that its format asks for."""
 
     def look() -> str:
         check_data(folder, data_format)
-        found = _shards(folder) if data_format == "tfrecord" else _classes(folder)
+        found = open_format(data_format, folder).describe()
         return f"{folder}, {found}, on {file_system(folder)}"
 
     remedy = "ddl data sample, or --data DIR; which files are damaged: ddl data verify DIR"
     return _checked("data", look, remedy)
-
-
-def _classes(folder: Path) -> str:
-    train, val = (set(class_folders(folder / split)) for split in SPLITS)
-    if unknown := sorted(val - train):
-        raise DataError(f"{folder / 'val'} has classes that training does not know: {unknown[0]}")
-    rest = f" ({len(train - val)} of them without validation images)" if train - val else ""
-    return f"{len(train)} classes{rest}"
-
-
-def _shards(folder: Path) -> str:
-    train, val = (len(list_records(shards_folder(folder), split).shards) for split in SPLITS)
-    return f"{train} + {val} shards"
 
 
 def _checked(subject: str, look: Callable[[], str], remedy: str) -> Finding:

@@ -297,7 +297,8 @@ def _private_folder() -> "Passing | TemporaryDirectory[str]":
 
 def one_run_per_process(spec: RunSpec) -> bool:
     """Say whether engines may execute no second run: it could fail, or use old code of a user."""
-    parts = (known(kind, getattr(spec, kind)) for kind in ("strategy", "loader", "model"))
+    kinds = ("strategy", "loader", "data_format", "model")
+    parts = (known(kind, getattr(spec, kind)) for kind in kinds)
     return any(part is not None and part.one_run_per_process for part in parts)
 
 

@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ddl_core.config import RunSpec
-from ddl_core.data.folder import class_folders
-from ddl_core.data.tfrecord import list_records, shards_folder, shards_in
+from ddl_core.data.formats import open_format
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.files import cannot_write
 from ddl_tools import gpus
@@ -86,34 +85,19 @@ def _check_ranks(spec: RunSpec, found: int) -> None:
 
 
 def check_data(folder: Path, data_format: str) -> None:
-    """Check that `folder` looks like images in `data_format` and may be read.
-
-    Of class folders it looks at the names, of TFRecord at the indices and the first record.
-    """
+    """Check that `folder` looks like images in `data_format` and may be read."""
     made = f"import {folder.name}" if folder.name in PUBLIC_SETS else "sample"
     what = "it" if folder.name in PUBLIC_SETS else "a sample set"
     remedy = f"make {what} with `ddl data {made}`, or name another folder with --data DIR"
     if not folder.is_dir():
         raise DataError(f"the data folder {folder} does not exist; {remedy}")
-    parts = [folder, folder / "train", folder / "val"]
-    if data_format == "tfrecord":
-        parts = [shards_folder(folder)]
-    for part in parts:
+    found = open_format(data_format, folder)
+    for part in found.folders():
         try:
             next(part.iterdir(), None)
         except OSError as error:
             raise DataError(f"cannot read {part}: {error.strerror}; {remedy}") from None
-    if data_format == "tfrecord" and not shards_in(parts[0], "train"):
-        raise DataError(
-            f"{parts[0]} has no TFRecord shards (train-00000-of-...); make them from image files "
-            f"with `ddl data convert {folder}`, or leave data_format out"
-        )
-    if data_format == "tfrecord":
-        records = list_records(parts[0], "train")
-        if len(records):
-            records.read(0)  # names one without a label
-    else:
-        class_folders(folder / "train")
+    found.check()
 
 
 def check_room(folder: Path) -> None:

@@ -13,6 +13,7 @@ import psutil
 from ddl_core import registry
 from ddl_core.config import RunSpec, run_fields
 from ddl_core.data.dataset import Dataset
+from ddl_core.data.formats import format_of
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_core.registry import title
 from ddl_tools import gpus
@@ -183,9 +184,7 @@ def _installed(kind: str, missing: list[str]) -> list[str]:
 def _data(request: Request) -> tuple[int, dict[str, Any]]:
     """Return the number of training images, and the fields that describe the data."""
     folder = request.data_dir
-    data_format = "folder" if (folder / "train").is_dir() else "tfrecord"
-    if data_format == "tfrecord" and not any(folder.glob("**/train-*-of-*")):
-        data_format = "folder"  # whose message explains what is expected
+    data_format = format_of(folder)
     check_data(folder, data_format)
     spec = RunSpec.parse({"classes": 10**6, "data_format": data_format})
     listing = Dataset(spec, folder, "train")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl_core.data.dataset import EncodedDataset
 from ddl_core.data.folder import list_images
+from ddl_core.data.formats import EncodedDataset
 from ddl_core.data.tfrecord import RecordList, index_path, list_records
 from ddl_core.errors import DataError
 from ddl_tools.datasets.convert import make_indices

@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ddl_core.config import RunSpec
-from ddl_core.data.dataset import EncodedDataset
-from ddl_core.data.folder import class_folders, scan
+from ddl_core.data.formats import EncodedDataset, open_format
 from ddl_core.data.image import UNREADABLE, open_rgb
-from ddl_core.data.tfrecord import list_records, shards_folder
-from ddl_core.errors import DataError, LaunchError
+from ddl_core.data.tfrecord import RecordList
+from ddl_core.errors import LaunchError
 from ddl_core.files import drop_cached
 from ddl_core.loaders.native import start_method
 from ddl_core.strategies import RankInfo
@@ -145,7 +145,7 @@ def loader_cores(spec: RunSpec, device: torch.device) -> list[list[int]]:
 def read_sample(record: ProbeRecord, data_dir: str, rank: int) -> Reading:
     """Read a rank's sample twice, with as many threads as the run has loader processes."""
     images, numbers, files, shards = _sample(record, locate(data_dir), rank)
-    drop_cached(map(str, files))
+    drop_cached(files)
     threads = max(1, record.spec.loader_workers)
     sizes, cold_s = _read(images, numbers, threads, record.reading_limit_s / 2)
     numbers = numbers[: len(sizes)]
@@ -165,7 +165,7 @@ def read_sample(record: ProbeRecord, data_dir: str, rank: int) -> Reading:
 
 def _sample(
     record: ProbeRecord, data_dir: Path, rank: int
-) -> tuple[EncodedDataset, list[int], set[Path], int | None]:
+) -> tuple[EncodedDataset, list[int], set[str], int | None]:
     """Return a data set, numbers drawn from it, their files, and the number of shards.
 
     No two ranks draw the same number, and each probe draws others.
@@ -176,19 +176,11 @@ def _sample(
         ranks = record.spec.world_size
         return chance.sample(range(images), min(images, MAX_IMAGES * ranks))[rank::ranks]
 
-    if record.spec.data_format == "tfrecord":
-        folder = shards_folder(data_dir)
-        records = list_records(folder, "train")
-        numbers = share(len(records))
-        files = {folder / records.name(number).split()[0] for number in numbers}
-        return records, numbers, files, len(records.shards)
-    root = (data_dir / "train").absolute()
-    classes = class_folders(root)
-    images = scan(root, sorted(chance.sample(classes, min(MAX_CLASSES, len(classes)))))
-    if not len(images):
-        raise DataError(f"{root} has no images in {len(classes)} class folders")
+    images = open_format(record.spec.data_format, data_dir).some_images(chance, MAX_CLASSES)
     numbers = share(len(images))
-    return images, numbers, {Path(images.path(number)) for number in numbers}, None
+    files = images.paths(np.array(numbers, dtype=np.int64))
+    shards = len(images.shards) if isinstance(images, RecordList) else None
+    return images, numbers, files, shards
 
 
 def _read(

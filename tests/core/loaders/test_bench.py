@@ -44,4 +44,4 @@ def test_files_are_dropped_from_memory(data):
     assert forget_files(data, "folder") == 64
     path = next((data / "train" / "cat").iterdir())
     assert path.stat().st_size > 0  # and are still there
-    assert forget_files(data, "tfrecord") >= 5
+    assert forget_files(data, "tfrecord") == 3  # shards of training
