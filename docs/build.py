@@ -31,7 +31,7 @@ CONTENTS = {
     "Results": "docs/results/*\nfigures/README",
     "Figures": "figures/*/README",
     "Notebooks": "notebooks/*",
-    "Contributing": "CONTRIBUTING\nCHANGELOG\ndocs/contributing/*",
+    "Contributing": "CONTRIBUTING\nSECURITY\nCHANGELOG\ndocs/contributing/*",
     "Folders": "benchmarks/README\ndata/*/README\nrequirements/README\nslurm/README\ntests/README",
 }
 LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)\)")
