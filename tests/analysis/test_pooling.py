@@ -97,7 +97,7 @@ Write = Any
 
 def named(field: str) -> str:
     """Return the study of the runs that differ in a field."""
-    return re.sub(r"\W+", "_", field)
+    return re.sub(r"\W+", "_", field).lower()
 
 
 @pytest.fixture

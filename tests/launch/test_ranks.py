@@ -170,15 +170,18 @@ class Watched:
         return ranks.watch(self.spec, self.files, None, 60, self.ended)
 
 
-SETTING_UP = '{"phase": "setup", "epoch": 0, "stage": "listing the images"}'
-COMPILING = '{"phase": "train", "epoch": 0, "stage": "first step"}'
-STEPPING = '{"phase": "train", "epoch": 0, "stage": null}'
-PAUSED = f'{{"phase": "{WAITING}", "epoch": 1}}'
+_STEPS = '"epochs": 1000, "step": 0, "steps": 4'
+SETTING_UP = f'{{"phase": "setup", "epoch": 0, {_STEPS}, "stage": "listing the images"}}'
+COMPILING = f'{{"phase": "train", "epoch": 0, {_STEPS}, "stage": "first step"}}'
+STEPPING = f'{{"phase": "train", "epoch": 0, {_STEPS}, "stage": null}}'
+PAUSED = f'{{"phase": "{WAITING}", "epoch": 1, {_STEPS}}}'
 
 
 def test_a_set_up_longer_than_the_stall_limit_survives(monkeypatch: pytest.MonkeyPatch) -> None:
     # 100 looks are 1000 s: of imports, of listing, and of the first batch.
-    steps = {look: STEPPING.replace("0", str(look)) for look in range(300, 501, 5)}
+    steps = {
+        look: STEPPING.replace('"epoch": 0', f'"epoch": {look}') for look in range(300, 501, 5)
+    }
     run = Watched(monkeypatch, {100: SETTING_UP, 200: COMPILING, **steps})
     assert run.watch() is None
     assert run.looks > 500
