@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ddl_core.errors import SpecError
-from ddl_core.registry import LOADERS, REGISTRIES, known, owner
+from ddl_core.registry import EXTENSIBLE, LOADERS, REGISTRIES, known, owner
 from ddl_core.retired import NAMES as RETIRED
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def refused(run: "RunSpec", table: Refused) -> Iterator[str]:
 
 
 def _of_framework(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
-    for kind in ("strategy", "loader", "data_format", "model"):
+    for kind in EXTENSIBLE:
         name = getattr(run, kind)
         if retired := RETIRED.get(kind, {}).get(name):
             yield f"{kind} {name!r} is retired: {retired.instead}"

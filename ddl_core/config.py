@@ -275,7 +275,7 @@ class RunSpec(BaseModel):
             if name not in options or value != options[name].default
         }
 
-    @field_validator("framework", "strategy", "loader", "data_format", "model")
+    @field_validator(*registry.REGISTRIES)
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
         try:

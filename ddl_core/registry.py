@@ -141,6 +141,8 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
     "data_format": FORMATS,
     "model": MODELS,
 }
+# What packages may add to; a framework has an environment of its own.
+EXTENSIBLE = tuple(kind for kind in REGISTRIES if kind != "framework")
 
 
 class PlugIn(NamedTuple):
@@ -184,12 +186,7 @@ def _entry_points(group: str) -> metadata.EntryPoints:
 _BROUGHT: set[str] = set()  # by packages
 LEFT_OUT: list[str] = []  # a sentence on each name of a package that is left out
 
-for _kind in (
-    "strategy",
-    "loader",
-    "data_format",
-    "model",
-):  # a framework has an environment of its own
+for _kind in EXTENSIBLE:
     _found, _left_out = plug_ins(_kind, REGISTRIES[_kind])
     LEFT_OUT.extend(_left_out)
     _BROUGHT.update(_found)

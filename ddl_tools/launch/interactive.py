@@ -21,7 +21,7 @@ from traitlets import Any as AnyTrait
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
-from ddl_core.registry import known
+from ddl_core.registry import EXTENSIBLE, known
 from ddl_tools import processes
 from ddl_tools.launch import commands, diagnose, engine, preflight, ranks
 from ddl_tools.launch.commands import Allocation
@@ -297,8 +297,7 @@ def _private_folder() -> "Passing | TemporaryDirectory[str]":
 
 def one_run_per_process(spec: RunSpec) -> bool:
     """Say whether engines may execute no second run: it could fail, or use old code of a user."""
-    kinds = ("strategy", "loader", "data_format", "model")
-    parts = (known(kind, getattr(spec, kind)) for kind in kinds)
+    parts = (known(kind, getattr(spec, kind)) for kind in EXTENSIBLE)
     return any(part is not None and part.one_run_per_process for part in parts)
 
 
