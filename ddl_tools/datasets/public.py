@@ -16,7 +16,7 @@ import numpy as np
 
 from ddl_core.data.folder import class_folders
 from ddl_core.errors import DataError
-from ddl_core.files import require_file
+from ddl_core.files import read_plain
 from ddl_tools.datasets.output import is_filled
 from ddl_tools.datasets.write import numbered, write_folder
 
@@ -94,10 +94,7 @@ def read_cifar10(files: Files) -> Packed:
 
 def _content(path: Path, digest: str) -> bytes:
     """Return what a published file contains; `ValueError` if it is another file."""
-    require_file(path)
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{path.name} is not the published file: it is larger")
-    content = path.read_bytes()
+    content = read_plain(path, MOST_BYTES)
     if path.name.endswith("-ubyte.gz"):
         unpacker = zlib.decompressobj(wbits=31)  # of gzip
         content = unpacker.decompress(content, MOST_BYTES)

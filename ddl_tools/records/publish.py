@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddl_core.errors import RecordError
-from ddl_core.files import cannot_write, read_plain, refuse_links, replacing, shown
+from ddl_core.files import cannot_write, refuse_links, replacing, shown
 from ddl_tools.records.damage import verify
 from ddl_tools.records.ledger import definition, exclusive, former_folders, read_study
 from ddl_tools.records.paths import StudyFiles, Tree
 from ddl_tools.records.run import RunRecord
-from ddl_tools.records.storage import MOST_LINES
+from ddl_tools.records.storage import MOST_LINES, read_bytes
 from ddl_tools.records.stored import has_record, stored, to_lines, values, without
 
 LARGEST_FILE = MOST_LINES  # bytes of a published file
@@ -61,7 +61,7 @@ def _contents(study: str, folders: Sequence[Path], source: Tree, target: Tree) -
     new, names = to_lines(folders), {folder.name for folder in folders}
     contents = {}
     for path in files.lines if folders else ():
-        before = _published(path)
+        before = read_bytes(path, most=MOST_LINES) if path.exists() else b""
         # An earlier publication may have ended before it wrote the records of its epochs.
         if content := without(before, names) + new[path.name]:
             contents[path] = content
@@ -74,13 +74,6 @@ def _contents(study: str, folders: Sequence[Path], source: Tree, target: Tree) -
     if asked and asked != read_study(study, target):
         contents[files.definition] = definition(asked)
     return contents
-
-
-def _published(path: Path) -> bytes:
-    try:
-        return read_plain(path, MOST_LINES) if path.exists() else b""
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _write(folder: Path, contents: Mapping[Path, bytes]) -> None:

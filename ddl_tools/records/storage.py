@@ -119,12 +119,18 @@ def require_ours(path: Path, begins: str | None) -> None:
         )
 
 
-def read_text(path: Path, remedy: str = "", most: int = MOST_RECORD) -> str:
+def read_bytes(path: Path, remedy: str = "", most: int = MOST_RECORD) -> bytes:
     """Read a file of a record; `remedy` belongs to the error for a missing one."""
     try:
-        return read_plain(path, most).decode()
+        return read_plain(path, most)
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}", remedy=remedy) from None
+
+
+def read_text(path: Path, remedy: str = "", most: int = MOST_RECORD) -> str:
+    """Read a text file of a record; as `read_bytes`."""
+    try:
+        return read_bytes(path, remedy, most).decode()
     except UnicodeDecodeError as error:
         raise RecordError(f"{path} is not UTF-8 text: {error}") from None
 

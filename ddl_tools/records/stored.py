@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import from_json, to_json
 
 from ddl_core.errors import RecordError
-from ddl_core.files import read_plain, shown
+from ddl_core.files import shown
 from ddl_tools.records.paths import RunFiles, StudyFiles, Tree
-from ddl_tools.records.storage import MOST_LINES, read_json, read_text
+from ddl_tools.records.storage import MOST_LINES, read_bytes, read_json, read_text
 
 LONGEST_LINE = 1_000_000  # bytes
 _RUN_ID = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -67,9 +67,8 @@ class _FolderRun:
         path = self.files.epochs
         if not path.exists():
             return []
-        lines = read_text(path, most=MOST_LINES).split("\n")[
-            :-1
-        ]  # the writer of an unfinished one was killed
+        # The writer of an unfinished line was killed.
+        *lines, _ = read_text(path, most=MOST_LINES).split("\n")
         return [_item(_line_of(path, number), line) for number, line in enumerate(lines, start=1)]
 
     def profile(self) -> Item | None:
@@ -243,11 +242,7 @@ def _parsed(folder: Path, stamps: tuple[tuple[int, ...], ...]) -> Mapping[str, _
 
 
 def _split(path: Path) -> list[bytes]:
-    try:
-        content = read_plain(path, MOST_LINES)
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from None
-    lines = content.split(b"\n")
+    lines = read_bytes(path, most=MOST_LINES).split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 
