@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -11,15 +11,16 @@ class Estimate:
     """A value, and the ends of its interval where it has one.
 
     n counts the observations. log_se and df, where known, are the standard error of the value's
-    logarithm and its degrees of freedom: `ddl_tools.analysis.estimates` reckons with them.
+    logarithm and its degrees of freedom: `ddl_tools.analysis.estimates` reckons with them. They are
+    no part of equality: NaN equals itself in dataclasses before Python 3.13 only.
     """
 
     value: float
     low: float = math.nan
     high: float = math.nan
     n: int = 0
-    log_se: float = math.nan
-    df: float = math.nan
+    log_se: float = field(default=math.nan, compare=False)
+    df: float = field(default=math.nan, compare=False)
 
     @classmethod
     def of(cls, row: Mapping[Any, Any], name: str = "value") -> "Estimate":
