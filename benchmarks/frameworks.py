@@ -8,7 +8,7 @@ import importlib.util
 import logging
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 
 import torch
@@ -128,20 +128,30 @@ def trainer(network: nn.Module, optimizer: torch.optim.Optimizer, loader: Synthe
     return epoch
 
 
+# Each loop by name, with the package that it needs.
+_MADE = {
+    "Lightning Fabric": (fabric, "lightning"),
+    "Lightning Trainer": (trainer, "lightning"),
+    "Accelerate": (accelerate, "accelerate"),
+}
+LOOPS = tuple(_MADE)
+
+
 def beside(
-    network: nn.Module, optimizer: torch.optim.Optimizer, loader: Synthetic
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: Synthetic,
+    names: Sequence[str] = LOOPS,
 ) -> dict[str, Epoch]:
-    """Return the epochs of all that are installed, by name."""
+    """Return the epochs of those of `names` whose packages are installed."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     installed = versions()
-    for name in PACKAGES:
-        if name not in installed:
-            print(f"skipped: {name} is not installed; benchmarks/README.md says how")
     epochs: dict[str, Epoch] = {}
-    if "lightning" in installed:
-        epochs["Lightning Fabric"] = fabric(network, optimizer, loader)
-        epochs["Lightning Trainer"] = trainer(network, optimizer, loader)
-    if "accelerate" in installed:
-        epochs["Accelerate"] = accelerate(network, optimizer, loader)
+    for name in names:
+        make, package = _MADE[name]
+        if package in installed:
+            epochs[name] = make(network, optimizer, loader)
+        else:
+            print(f"skipped: {package} is not installed; benchmarks/README.md says how")
     return epochs
