@@ -42,6 +42,12 @@ LEFT_S = 86_400.0  # age of one that may be removed if its lock is free; a new o
 # Python takes any text; this one tells our variable from one that the user has set.
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "ddl"
 
+# Variables from which SLURM's programs take options that their command line does not have; those of
+# a job are options of whatever it starts.
+SLURMS_OPTIONS = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_")
+SLURMS_OPTIONS += ("SCANCEL_", "SCONTROL_")
+WHICH_SLURM = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
+
 SUBREAPER = Path(__file__).with_name("subreaper.py")
 
 
@@ -110,6 +116,18 @@ def users_environment() -> dict[str, str]:
     """Return the environment for programs of the user, without the effect of `safe_imports`."""
     own = os.environ.get(SAFE_PATH) == OURS
     return {name: value for name, value in os.environ.items() if not own or name != SAFE_PATH}
+
+
+def without_slurms_options(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which SLURM's programs do what their command lines say.
+
+    It still says which SLURM they speak to.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in WHICH_SLURM or not name.startswith(SLURMS_OPTIONS)
+    }
 
 
 def inherited() -> dict[str, str]:

@@ -61,7 +61,7 @@ def submit_command(
     to take if their rate is known.
     """
     from ddl_tools.launch.plan_notes import open_ports, prefixes
-    from ddl_tools.launch.slurm import expected
+    from ddl_tools.launch.slurm import expected, slurm_cli
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.script import JobPlan, render
     from ddl_tools.launch.slurm.site import find_site
@@ -80,6 +80,8 @@ def submit_command(
         ports = open_ports([item.spec for plan in plans for item in plan.runs])
         if ports and not site.exclusive:
             click.echo(f"warning: {ports}", err=True)
+        for note in slurm_cli.notes(render(plans[0], site)) if plans else ():
+            click.echo(note, err=True)
         _show_plans(entries, plans, site, names)
         images = check_images(entries, tree, data_dir)
         show_costs(*expected.show(entries, plans, site_name, site, tree, images))
@@ -101,6 +103,7 @@ def submit_command(
             by_block=by_block,
             data_dir=data_dir,
             show=show,
+            warn=lambda text: click.echo(f"warning: {text}", err=True),
         ):
             click.echo(f"{job_id}  {names[item.spec.run_id]}")
         return

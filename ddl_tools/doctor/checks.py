@@ -61,7 +61,7 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
     """
     site = find_site(request.site_name) if request.site_name else None
     on_state("packages, folders, scheduler")
-    where, scheduler = login_node.where()
+    where, scheduler = login_node.where(request.dry_run)
     folder, data = request.data_dir or tree.dataset("sample"), NO_DATA
     if site is None or request.data_dir or folder.exists():
         data = machine.data(folder, request.data_format)
@@ -90,6 +90,8 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
     elif request.dry_run:
         logs = RunFiles(directory).attempt(0)
         report.would_start = str(ranks.command(record.spec, directory, logs))
+        if site is None and scheduler.state == "unknown":  # a login node would start none
+            report.findings.append(scheduler)
     else:
         plan_probe(directory, record)
         report.findings += judge(run_probe(directory, on_state), directory)
@@ -150,7 +152,7 @@ def _probe_in_job(
         report.findings.append(Finding("request", "bad", str(error), remedy))
         return
     if "scheduler" not in subjects(report.findings, "bad"):
-        report.findings.append(login_node.verdict(script))
+        report.findings.append(login_node.verdict(script, request.dry_run))
     if request.dry_run:
         report.would_start = script
         return

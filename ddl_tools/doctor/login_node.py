@@ -1,6 +1,7 @@
 """Checks of a site on its login node: scheduler, modules, caches, and what jobs must also see."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,19 +31,27 @@ LOCAL = frozenset(
 Where = Literal["job", "login node", "machine"]
 
 
-def where() -> tuple[Where, Finding]:
+def where(dry_run: bool = False) -> tuple[Where, Finding]:
     """Return whether this is a SLURM job, a login node or a machine by itself; and `sinfo`.
 
-    `sinfo` is called once: it takes its whole time limit where the controller is dead.
+    `sinfo` is called once: it takes its whole time limit where the controller is dead. A dry run
+    does not call it, and so knows no login node.
     """
-    try:
-        found = Finding("scheduler", "ok", f"sinfo says:\n{slurm_cli.call('sinfo').rstrip()}")
-    except LaunchError as error:
-        remedy = "run ddl doctor --site on a login node of the machine, where sbatch works"
-        found = Finding("scheduler", "bad", str(error).splitlines()[0], remedy)
+    if dry_run and shutil.which("sinfo"):
+        found = Finding("scheduler", "unknown", "sinfo: not called in a dry run", _LATER)
+    else:
+        found = _scheduler()
     if "SLURM_JOB_ID" in os.environ:
         return "job", found
     return "login node" if found.state == "ok" else "machine", found
+
+
+def _scheduler() -> Finding:
+    try:
+        return Finding("scheduler", "ok", f"sinfo says:\n{slurm_cli.call('sinfo').rstrip()}")
+    except LaunchError as error:
+        remedy = "run ddl doctor --site on a login node of the machine, where sbatch works"
+        return Finding("scheduler", "bad", str(error).splitlines()[0], remedy)
 
 
 def examine(site: Site, spec: RunSpec, tree: Tree, dry_run: bool = False) -> list[Finding]:
@@ -69,18 +78,21 @@ def of_site(found: Finding, site: Site) -> Finding:
     )
 
 
-def verdict(script: str) -> Finding:
-    """Ask `sbatch` itself whether it would take a job."""
+def verdict(script: str, dry_run: bool = False) -> Finding:
+    """Ask `sbatch` itself whether it would take a job; not in a dry run."""
+    variables = "".join(f"; {note}" for note in slurm_cli.notes(script))
+    if dry_run:
+        return Finding("sbatch", "unknown", f"not called in a dry run{variables}", _LATER)
     with Passing() as folder:
         path = Path(folder) / "job.sh"
         path.write_text(script, encoding="utf-8")
         try:
-            slurm_cli.call("sbatch", "--test-only", str(path))
+            slurm_cli.try_script(path, script)
         except LaunchError as error:
             reason = str(error).replace(str(path), "the job").splitlines()[0]
             remedy = "--account, --partition, --time, --ranks, --nodes; the site's file"
             return Finding("sbatch", "bad", reason, remedy)
-    return Finding("sbatch", "ok", "would take the job")
+    return Finding("sbatch", "ok", f"would take the job{variables}")
 
 
 def _modules(site: Site, dry_run: bool) -> Finding:

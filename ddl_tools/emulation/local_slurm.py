@@ -23,7 +23,7 @@ import psutil
 
 from ddl_core.errors import STOPPED, DDLError, LaunchError, NotInstalledError
 from ddl_tools.emulation import namespaces
-from ddl_tools.processes import stoppable, undisturbed
+from ddl_tools.processes import stoppable, undisturbed, without_slurms_options
 from ddl_tools.records.paths import SITES
 
 UP = SITES / "local" / "up.sh"
@@ -66,7 +66,7 @@ class EmulatedSlurm:
         try:
             return subprocess.run(
                 [self.programs / program, *arguments],
-                env=self.environment(),
+                env=without_slurms_options(self.environment()),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

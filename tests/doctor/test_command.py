@@ -20,6 +20,7 @@ from tests.doctor.made import answer, record
 from tests.launch.stand_ins import StandIns
 
 pytestmark = pytest.mark.usefixtures("healthy")
+SLURMS = ("sinfo", "sbatch", "squeue", "scontrol", "scancel")
 
 
 def test_a_healthy_machine_is_ready(doctor: Doctor, images: Path) -> None:
@@ -107,19 +108,31 @@ def test_a_dry_run_shows_what_it_would_start_and_writes_nothing(doctor, login_no
     assert result.exit_code == 0, result.output
     for words in ("--nodes=2", "--ntasks-per-node=2", "-m ddl_tools.launch.slurm.job"):
         assert words in result.output
-    assert "Ready for localtest: as far as is known, but not: caches" in result.output
-    lines = [line.strip() for line in result.output.splitlines()]
-    assert set(NODES.splitlines()) <= set(lines)  # as SLURM prints them
-    assert len(login_node.calls("sinfo")) == 1
-    assert [call.split()[0] for call in login_node.calls("sbatch")] == ["--test-only"]
-    assert not results().probes.exists()
+    unknown = "scheduler, caches, sbatch"
+    assert f"Ready for localtest: as far as is known, but not: {unknown}" in result.output
     here = ("--ranks", 2, "--dry-run", "--data", images)
-    assert "login node" in doctor(*here).output
-    login_node.add("sinfo", status=1)
     shown = doctor(*here).output
     assert "2 x " in shown
     assert "-m ddl_tools.doctor.probe" in shown
+    assert "but not: scheduler" in shown
     assert not results().probes.exists()
+    for program in SLURMS:
+        assert login_node.calls(program) == []
+
+
+def test_the_report_has_the_answer_of_sinfo(doctor, login_node: StandIns) -> None:
+    shown = doctor("--site", "localtest", "--wait", 0.01).output
+    assert set(NODES.splitlines()) <= {line.strip() for line in shown.splitlines()}
+    assert len(login_node.calls("sinfo")) == 1  # on a dead controller it takes its time limit
+
+
+def test_variables_that_change_the_job_are_shown(doctor, login_node: StandIns, monkeypatch) -> None:
+    monkeypatch.setenv("SBATCH_RESERVATION", "course")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    for options in ((), ("--dry-run",)):
+        shown = findings(doctor("--json", "--site", "localtest", "--wait", 0.01, *options))
+        assert "SBATCH_RESERVATION=course" in shown["sbatch"]["detail"]
+        assert "ignored: SBATCH_TIMELIMIT" in shown["sbatch"]["detail"]
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,8 @@ class NodeJob(ABC):
     def _submit(self, show: Show, max_node_hours: float, dry_run: bool) -> None:
         text = self.script()
         show(self.preview())
+        for note in slurm_cli.notes(text):
+            show(note)
         if self.node_hours > max_node_hours:
             raise SpecError(
                 f"this job may cost {self.node_hours:.2f} node-hours, more than --max-node-hours "
@@ -207,9 +209,11 @@ class NodeJob(ABC):
         path = self._beside(".sh")
         write_atomically(path, text)
         with uninterrupted():  # else no file might name the job
-            job_id = slurm_cli.submit(path)
+            job_id = slurm_cli.submit(path, text)
             self._write_state(job_id)
         show(f"submitted: job {job_id}\n{self._how_to_look(job_id)}")
+        for difference in slurm_cli.differences({job_id: text}):
+            show(f"warning: {difference}")
 
     def _how_to_look(self, job_id: str) -> str:
         return (

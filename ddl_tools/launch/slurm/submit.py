@@ -143,11 +143,13 @@ def submit(
     by_block: bool = False,
     data_dir: Path | None = None,
     show: Callable[[list[Entry], list[JobPlan]], None] = lambda entries, plans: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[Entry, str]]:
     """Submit what is left of a study; yield each run with the number of its job.
 
-    `show` is called with all runs, and with the jobs that are about to be submitted. If SLURM
-    refuses a job, those before it are submitted.
+    `show` is called with all runs, and with the jobs that are about to be submitted. At the end,
+    `warn` is called with each difference between the queue and the scripts. If SLURM refuses a job,
+    those before it are submitted.
     """
     preflight.check_room(tree.root)
     lock = tree.study(study.name) / ".lock"
@@ -159,10 +161,14 @@ def submit(
         todo = [item for plan in plans for item in plan.runs]
         check_data(todo, tree, data_dir)
         write_plans(study, todo, tree, data_dir)
+        scripts = {}
         for plan in plans:
             job_id = submit_job(plan, site)
+            scripts[job_id] = render(plan, site)
             for item in plan.runs:
                 yield item, job_id
+        for text in slurm_cli.differences(scripts):
+            warn(text)
 
 
 def submit_job(plan: JobPlan, site: Site) -> str:
@@ -178,7 +184,7 @@ def submit_job(plan: JobPlan, site: Site) -> str:
         write_atomically(files.script, script)
     before = [read_record(item.directory) for item in plan.runs]
     with uninterrupted():  # else no record might name the job, and it would be submitted again
-        job_id = slurm_cli.submit(first.script)
+        job_id = slurm_cli.submit(first.script, script)
         try:
             for files in others:  # a job has one log, in the folder of its first run
                 _link(files.logs / f"slurm-{job_id}.log", first.logs / f"slurm-{job_id}.log")

@@ -17,7 +17,7 @@ from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.launch.slurm.submit import blocks
 from ddl_tools.records.ledger import Entry, entry, is_locked, ledger
-from ddl_tools.records.paths import RunFiles, results
+from ddl_tools.records.paths import SITES, RunFiles, results
 from ddl_tools.records.probe import read_probe
 from ddl_tools.records.run import read_epochs, read_record
 from ddl_tools.study import Study
@@ -144,6 +144,31 @@ def test_emulated_nodes_are_made_on_one_of_a_job(tmp_path: Path, localtest: Emul
     facts = read_record(run.directory).emulation
     assert facts is not None
     assert facts.link_mbit_least == pytest.approx(50, rel=0.2)  # beside other tests
+
+
+def test_variables_of_the_caller_change_no_job(
+    tmp_path: Path, localtest: EmulatedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile's filters and account, and the session of an allocation with its memory."""
+    localtest.call("sbatch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 900")
+    site = tmp_path / "memory.toml"
+    text = (SITES / "localtest.toml").read_text()
+    site.write_text(f'{text}memory = "500M"\n')
+    variables = {"SQUEUE_STATES": "RUNNING", "SBATCH_ACCOUNT": "theirs", "SBATCH_TIMELIMIT": "99"}
+    inner = {"SLURM_MEM_PER_CPU": "100", "SLURM_NTASKS": "3", "SLURM_CPUS_PER_TASK": "2"}
+    for name, value in {**variables, **inner}.items():
+        monkeypatch.setenv(name, value)
+    path = study_file(tmp_path)
+    words = ("study", "submit", path, "--site", site, "--account", "mine")
+    first = ddl(*words, status=0)
+    assert "warning" not in first.stderr
+    assert ddl(*words, status=0).stdout.count("ddl-") == 0
+    (item,) = ledger(Study.load(path), results())
+    waiting = localtest.call("squeue", "--noheader", "--states=PENDING", "--format=%A|%a|%l")
+    assert waiting.splitlines() == [f"{job_of(item.directory)}|mine|10:00"]
+    (sleeper,) = localtest.call("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()
+    localtest.call("scancel", sleeper)
+    all_complete([item])
 
 
 @pytest.mark.parametrize("hit", ["rank", "script"])

@@ -101,6 +101,30 @@ def test_a_dry_run_shows_scripts_and_costs_alone(tmp_path: Path, slurm: StandIns
     assert slurm.calls("sbatch") == []
 
 
+def test_variables_that_change_a_submission_are_shown_with_the_plan(
+    tmp_path: Path, slurm: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = two_runs(tmp_path)
+    assert "environment" not in submitted(path, "--dry-run").stderr
+    monkeypatch.setenv("SBATCH_RESERVATION", "course")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    for options in (("--dry-run",), ()):
+        said = submitted(path, *options).stderr
+        assert said.count("from the environment: SBATCH_RESERVATION=course\n") == 1
+        assert said.count("ignored: SBATCH_TIMELIMIT;") == 1
+
+
+def test_jobs_that_slurm_has_with_other_limits_are_named_and_stay(
+    tmp_path: Path, slurm: StandIns
+) -> None:
+    path, items = two_runs(tmp_path)
+    slurm.script("squeue", '#!/bin/sh\ncase "$*" in *%l*) echo "17|mine|2:00:00|4";; esac\n')
+    done = submitted(path, "--account", "mine", "--time", "00:30:00")
+    assert "warning: 1 job in the queue (17): time 2:00:00" in done.stderr
+    assert slurm.calls("scancel") == []
+    assert read_record(items[1].directory).status == "submitted"
+
+
 @pytest.mark.usefixtures("slurm")
 def test_open_ports_on_nodes_that_others_may_share_are_named(tmp_path: Path) -> None:
     path, _ = two_runs(tmp_path, strategy=["ddp", "horovod"])
