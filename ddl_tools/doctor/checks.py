@@ -70,7 +70,7 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
     record = None
     if site or request.ranks:
         record = _plan(request, site, where, readable)  # before time is spent on packages
-    here = [machine.results(tree), data]
+    here = [machine.commit(), machine.results(tree), data]
     if site and record:
         packages = machine.examine_packages(())
         found = [*(login_node.of_site(one, site) for one in packages), *here, scheduler]

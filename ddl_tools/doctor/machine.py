@@ -28,7 +28,7 @@ from ddl_tools.launch.preflight import check_data, check_room
 from ddl_tools.launch.slurm.site import brought_sites
 from ddl_tools.processes import imports
 from ddl_tools.records.paths import PROJECT, Tree
-from ddl_tools.records.provenance import available_cores, file_system
+from ddl_tools.records.provenance import available_cores, code, file_system
 
 PATIENCE_S = 120.0
 ANSWER = "ddl doctor: "  # begins the line with the answer; packages print much at import
@@ -95,6 +95,18 @@ def emulation() -> Finding:
     except DDLError as error:
         return Finding("emulation", "warn", error.detail, error.remedy)
     return Finding("emulation", "ok", "nodes and shaped links can be made: emulated runs")
+
+
+def commit() -> Finding:
+    """Say which commit of the code records will name."""
+    found = code()
+    name, missing = found["git_commit"], found["git_missing"]
+    if missing:
+        detail = f"{name}, from DDL_COMMIT: {missing}" if name else f"unknown: {missing}"
+        remedy = "clone the project with git, or name the commit in DDL_COMMIT"
+        return Finding("commit", "ok" if name else "warn", detail, remedy)
+    changed = ", with uncommitted changes" if found["git_dirty"] else ""
+    return Finding("commit", "ok", f"{name}{changed}")
 
 
 def results(tree: Tree) -> Finding:

@@ -122,7 +122,9 @@ def _doubts(record: RunRecord) -> list[str]:
     """Return the doubts that a reader of the published record may have."""
     origin = record.provenance or {}
     doubts = []
-    if origin.get("git_dirty") is not False:
+    if missing := origin.get("git_missing"):
+        doubts.append(f"its commit is not known from git: {missing}")
+    elif origin.get("git_dirty") is not False:
         doubts.append("measured with uncommitted changes, or outside a git checkout")
     if record.data_dir and Path(record.data_dir).is_absolute():
         doubts.append(f"names a folder of its machine: {shown(record.data_dir)}")

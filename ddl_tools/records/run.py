@@ -218,6 +218,7 @@ class Provenance(TypedDict, total=False):
     __pydantic_config__ = _FACTS  # type: ignore[misc]
     git_commit: Line | None
     git_dirty: bool | None
+    git_missing: Line | None
     python: Line
     packages: Annotated[dict[Line, Line], Field(max_length=10_000)]
 

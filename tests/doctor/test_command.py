@@ -45,6 +45,18 @@ def test_a_machine_that_cannot_emulate_is_told_how_and_is_ready_all_the_same(
     assert result.exit_code == 0
 
 
+@pytest.mark.parametrize(("named", "state"), [(None, "warn"), ("0123abcd", "ok")])
+def test_code_whose_commit_is_not_known_is_reported_with_the_reason(
+    doctor: Doctor, images: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, state: str
+) -> None:
+    found = {"git_commit": named, "git_dirty": None, "git_missing": "git is not installed"}
+    monkeypatch.setattr(machine, "code", lambda: found)
+    shown = findings(doctor("--json", "--data", images))["commit"]
+    assert shown["state"] == state
+    assert "git is not installed" in shown["detail"]
+    assert "DDL_COMMIT" in shown["remedy"]
+
+
 def test_validation_classes_without_training_images_are_bad(doctor, images: Path) -> None:
     (images / "val" / "cat").mkdir()
     (images / "train" / "dog").mkdir()

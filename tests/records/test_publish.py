@@ -51,6 +51,13 @@ def test_complete_runs_are_copied_and_others_are_named(target: Tree) -> None:
     assert (done.new, done.unchanged) == ([open_run.name], [run_dir.name])
 
 
+def test_the_reason_for_a_missing_commit_is_a_doubt(target: Tree) -> None:
+    facts = {"git_commit": None, "git_dirty": None, "git_missing": "git is not installed"}
+    finish(planned(), provenance=facts)
+    (doubt,) = publish("test", results(), target).warnings
+    assert "git is not installed" in doubt
+
+
 def test_a_profile_is_copied_without_its_traces(target: Tree) -> None:
     run_dir = completed()
     profile = empty_profile(run_dir)
