@@ -32,16 +32,21 @@ LIBRARIES = (
 # Words of names that say where something is.
 _PLACES = {
     *("ADDR", "ADDRESS", "HOST", "HOSTID", "HOSTNAME", "PORT", "URI", "URL", "UUID"),
-    *("DIR", "HOME", "PATH", "ROOT", "PASS"),
+    *("DIR", "HOME", "PATH", "ROOT"),
 }
 # Parts of names, also within a word, whose values nobody else may know.
-_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "AUTH", "CRED", "LOGIN")
+_SECRETS = (
+    *("KEY", "TOKEN", "SECRET", "PASS", "PWD", "AUTH", "CRED", "LOGIN"),
+    *("COOKIE", "SIGNATURE", "PRIVATE", "BEARER", "JWT"),
+)
+_NO_SECRETS = {"BYPASS", "PASSES", "PASSIVE", "PASSTHROUGH"}  # words that have such a part
 _PLACE_NAMES = {
     *(f"HOROVOD_{part}RANK" for part in ("", "LOCAL_", "CROSS_")),
     *(f"HOROVOD_{part}SIZE" for part in ("", "LOCAL_", "CROSS_")),
     "NCCL_COMM_ID",
 }
 _VISIBLE = "VISIBLE_DEVICES"
+_ITEM = re.compile(r"[^\s,;]+")  # of a value
 
 # Parts of values: folders, meeting places, and interfaces that are named after their hardware.
 _HIDDEN = (
@@ -65,12 +70,25 @@ def _counts(name: str) -> bool:
         return False
     if name in _PLACE_NAMES or name.endswith(_VISIBLE):
         return False
-    words = name.upper().split("_")
-    return _PLACES.isdisjoint(words) and not any(one in word for one in _SECRETS for word in words)
+    return _PLACES.isdisjoint(name.upper().split("_")) and not _is_secret(name)
+
+
+def _is_secret(name: str) -> bool:
+    words = set(re.split("[_-]", name.upper())) - _NO_SECRETS
+    return any(one in word for one in _SECRETS for word in words)
+
+
+def _shown(item: "re.Match[str]") -> str:
+    """Return an item of a value without a password or key in it: ``name=key``, ``user:key@host``."""
+    text = item[0]
+    name, sign, _ = text.partition("=") if "=" in text else text.partition(":")
+    if sign and _is_secret(name):
+        return f"{name}{sign}(secret)"
+    return "(address)" if ":" in text.partition("@")[0] and "@" in text else text
 
 
 def _value(text: str) -> str:
-    home = str(Path.home())
+    text, home = _ITEM.sub(_shown, text), str(Path.home())
     for pattern, instead in ((re.compile(re.escape(home) + r"\b"), ""), *_HIDDEN):
         text = pattern.sub(instead, text)
     return text

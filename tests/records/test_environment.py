@@ -25,6 +25,7 @@ from ddl_tools.records.environment import relevant_variables
         ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
         ("TF_ENABLE_ONEDNN_OPTS", "0"),
         ("XLA_FLAGS", "--xla_cpu_enable_fast_math=false"),
+        ("XLA_DISABLE_PASSES", "cse"),
     ],
 )
 def test_what_changes_a_framework_is_told(name: str, value: str) -> None:
@@ -42,6 +43,7 @@ def test_what_changes_a_framework_is_told(name: str, value: str) -> None:
         *("TORCHELASTIC_RUN_ID", "DDL_RESULTS", "SLURM_JOB_ID", "AWS_SECRET_ACCESS_KEY"),
         *("DS_TOKEN", "GITHUB_TOKEN", "TF_CLI_ARGS", "TF_VAR_region"),
         *("DS_APIKEY", "PS_MYTOKEN", "FI_PASSWD", "TORCH_DB_PASS", "JAX_OAUTH", "DALI_CREDS"),
+        *("DS_DBPASS", "PS_PASSCODE", "TF_MYPWD", "DS_COOKIE", "FI_SIGNATURE", "XLA_JWT", "PS_LOGINS"),
     ],
 )
 def test_where_it_is_and_what_nobody_else_may_know_is_not(name: str) -> None:
@@ -58,6 +60,10 @@ def test_where_it_is_and_what_nobody_else_may_know_is_not(name: str) -> None:
         ("NCCL_NET_PLUGIN", f"{Path.home()}/plugin.so", "plugin.so"),
         ("UCX_META", "tcp://node7:29500,rc", "(address),rc"),
         ("NCCL_META", "10.1.2.3:29500", "(address)"),
+        ("UCX_META", "https://jane:pass@host/x,rc", "(address),rc"),
+        ("DS_META", "jane:pass@host", "(address)"),
+        ("XLA_FLAGS", "--a=1 --api_token=abc --b", "--a=1 --api_token=(secret) --b"),
+        ("DS_META", "ApiKey:abc,c=2", "ApiKey:(secret),c=2"),
         ("UCX_META", "10.1.0.0/16", "(address)"),
         ("NCCL_SOCKET_IFNAME", "enx001122aabbcc", "enx(address)"),
     ],
