@@ -10,15 +10,18 @@ import os
 import sys
 from typing import Any
 
-import click
-
-from ddl_core import __version__
 from ddl_core.errors import STOPPED, DDLError, SpecError
+from ddl_tools import import_errors
 
 try:
-    from ddl_tools.cli import data, slurm, study, tools
-    from ddl_tools.cli.recommend import recommend
-    from ddl_tools.processes import safe_imports
+    # What the environment may lack or replace is imported from here on.
+    with import_errors.explained(sys.argv[1:], any_module=True):
+        import click
+
+        from ddl_core import __version__
+        from ddl_tools.cli import data, slurm, study, tools
+        from ddl_tools.cli.recommend import recommend
+        from ddl_tools.processes import safe_imports
 except KeyboardInterrupt:  # Ctrl-C in the first moment
     sys.exit(STOPPED)
 
@@ -34,19 +37,17 @@ class Application(click.Group):
         try:
             for name in ("DDL_STALL_TIMEOUT", "DDL_SETUP_TIMEOUT"):
                 _check_seconds(name)
-            with safe_imports():
+            if outside := import_errors.from_outside():
+                click.echo(
+                    f"warning: {'; '.join(import_errors.why_from_outside(outside))}", err=True
+                )
+            with safe_imports(), import_errors.explained(sys.argv[1:]):
                 return super().invoke(ctx)
         except DDLError as error:
             raise click.ClickException(str(error)) from None
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
             sys.exit(STOPPED)
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] in ("ddl_core", "ddl_tools"):
-                raise
-            raise click.ClickException(
-                f"this needs the package {error.name!r}, which is not installed; run `make env`"
-            ) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # who read the output has seen enough
                 raise

@@ -79,7 +79,7 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
         runs = Study.load(STUDIES / "laptop.yaml").expand()
         found = machine.examine_packages({run.strategy for run in runs})
         found += [*machine.resources(runs), machine.emulation(), *here]
-    report = Report(found)
+    report = Report([machine.imported(), *found])
     if record is None:
         return report
     directory = tree.probes / record.name

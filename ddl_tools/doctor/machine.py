@@ -20,7 +20,7 @@ from ddl_core import registry
 from ddl_core.config import RunSpec
 from ddl_core.data.formats import open_format
 from ddl_core.errors import DDLError
-from ddl_tools import gpus
+from ddl_tools import gpus, import_errors
 from ddl_tools.doctor.finding import Finding, State
 from ddl_tools.emulation import nodes
 from ddl_tools.launch import interpreters
@@ -95,6 +95,13 @@ def emulation() -> Finding:
     except DDLError as error:
         return Finding("emulation", "warn", error.detail, error.remedy)
     return Finding("emulation", "ok", "nodes and shaped links can be made: emulated runs")
+
+
+def imported() -> Finding:
+    """Say whether modules come from outside this environment."""
+    if outside := import_errors.from_outside():
+        return Finding(import_errors.SUBJECT, "warn", *import_errors.why_from_outside(outside))
+    return Finding(import_errors.SUBJECT, "ok", f"from {sys.prefix}")
 
 
 def commit() -> Finding:
