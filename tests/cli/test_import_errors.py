@@ -27,7 +27,7 @@ DRY = ("study", "plan", "laptop", "--dry-run")
 def write(folder: Path, file: str, code: str) -> Path:
     """Write a module; return the folder."""
     path = folder / file
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(code)
     return folder
 

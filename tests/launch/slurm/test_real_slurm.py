@@ -160,9 +160,10 @@ def test_variables_of_the_caller_change_no_job(
         monkeypatch.setenv(name, value)
     path = study_file(tmp_path)
     words = ("study", "submit", path, "--site", site, "--account", "mine")
-    first = ddl(*words, status=0)
-    assert "warning" not in first.stderr
-    assert ddl(*words, status=0).stdout.count("ddl-") == 0
+    first, second = ddl(*words, status=0), ddl(*words, status=0)
+    assert "in the queue" not in first.stderr  # all as the script says
+    handed_over = [re.findall(r"^\d+  \S+$", one.stdout, re.MULTILINE) for one in (first, second)]
+    assert [*map(len, handed_over)] == [1, 0]
     (item,) = ledger(Study.load(path), results())
     waiting = localtest.call("squeue", "--noheader", "--states=PENDING", "--format=%A|%a|%l")
     assert waiting.splitlines() == [f"{job_of(item.directory)}|mine|10:00"]
