@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from ddl_core import registry
+from ddl_tools.import_errors import from_outside
 from ddl_tools.records.paths import PROJECT, REQUIREMENTS
 
 PACKAGES = (
@@ -47,10 +48,10 @@ SCHEDULER_VARIABLES = (
 
 
 def provenance(library: str = "torch") -> dict[str, Any]:
-    """Return `code` and the packages: ``python``, ``packages``, ``not_pinned``.
+    """Return `code` and the packages: ``python``, ``packages``, ``not_pinned``, ``from_outside``.
 
-    The last ones are packages of another version than ``requirements/`` ask for in the environment
-    of `library`.
+    ``not_pinned`` are packages of another version than ``requirements/`` ask for in the environment
+    of `library`, ``from_outside`` modules that ``PYTHONPATH`` puts before those of the environment.
     """
     names = [*PACKAGES, *(name for kind in registry.REGISTRIES for name in registry.packages(kind))]
     packages = {name: version for name in names if (version := _version(name))}
@@ -59,6 +60,7 @@ def provenance(library: str = "torch") -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": packages,
         "not_pinned": _not_pinned(packages, library),
+        "from_outside": sorted(from_outside()),
         "scheduler": {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ},
     }
 

@@ -110,3 +110,13 @@ def test_each_library_has_pins_of_its_own() -> None:
     assert any(
         told.startswith("numpy 1.26.4 (") for told in provenance._not_pinned(packages, "torch")
     )
+
+
+def test_modules_that_the_environment_does_not_have_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert provenance.provenance()["from_outside"] == []
+    (tmp_path / "numpy.py").touch()
+    (tmp_path / "my_model.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert provenance.provenance()["from_outside"] == ["numpy"]
