@@ -5,6 +5,7 @@ It imports the standard library alone, so that it works where nothing else does.
 
 import json
 import os
+import re
 import site
 import sys
 from collections.abc import Iterator, Sequence
@@ -59,17 +60,18 @@ def explain(error: BaseException, any_module: bool = False) -> Why | None:
     chain = _chain(error)
     if not any(isinstance(one, ImportError) or _in_module(one) for one in chain):
         return None
-    said = (str(chain[-1]).strip().splitlines() or [type(chain[-1]).__name__])[0]
+    lines = [line.strip() for one in chain for line in str(one).splitlines()]
     for variable in LIBRARIES:
-        if any(_names_library(str(one), item) for one in chain for item in _items(variable)):
-            return f"a library from {variable} does not fit this environment: {said}", (
-                f"unset {variable}"
-            )
+        for line in lines:
+            if any(_names_library(line, item) for item in _items(variable)):
+                text = f"a library from {variable} does not fit this environment: {line}"
+                return text, f"unset {variable}"
     outside = from_outside()
     blamed = {name: outside[name] for name in outside if _is_named(name, outside[name], chain)}
     if blamed or (outside and any_module):
         detail, remedy = why_from_outside(blamed or outside)
-        return f"{detail}; an import failed: {said}", remedy
+        said = str(chain[-1]).strip().splitlines() or [type(chain[-1]).__name__]
+        return f"{detail}; an import failed: {said[0]}", remedy
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and package not in ("", "ddl_core", "ddl_tools"):
         return f"this needs the package {package!r}, which is not installed", "run `make env`"
@@ -128,6 +130,8 @@ def _is_named(module: str, folder: Path, chain: list[BaseException]) -> bool:
     for one in chain:
         names = getattr(one, "name", None), getattr(getattr(one, "obj", None), "__name__", None)
         if any(isinstance(name, str) and name.partition(".")[0] == module for name in names):
+            return True
+        if re.search(rf"\b{module}\b", str(one)):
             return True
         files = [step.tb_frame.f_code.co_filename for step in _steps(one)]
         files += [getattr(one, "path", None), getattr(one, "filename", None)]
