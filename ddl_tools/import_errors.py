@@ -40,7 +40,7 @@ def from_outside() -> dict[str, Path]:
             break
         names = {_module_of(path) for path in _paths([folder])} & own - COMMON
         if folder != HOME:
-            found |= {name: folder for name in sorted(names - found.keys())}
+            found |= dict.fromkeys(sorted(names - found.keys()), folder)
     return found
 
 
@@ -133,7 +133,7 @@ def _is_named(module: str, folder: Path, chain: list[BaseException]) -> bool:
             return True
         if re.search(rf"\b{module}\b", str(one)):
             return True
-        files = [step.tb_frame.f_code.co_filename for step in _steps(one)]
+        files: list[str | None] = [step.tb_frame.f_code.co_filename for step in _steps(one)]
         files += [getattr(one, "path", None), getattr(one, "filename", None)]
         for file in (Path(file).resolve() for file in files if isinstance(file, str)):
             if file.is_relative_to(folder):

@@ -44,8 +44,10 @@ SAFE_PATH, OURS = "PYTHONSAFEPATH", "ddl"
 
 # Variables from which SLURM's programs take options that their command line does not have; those of
 # a job are options of whatever it starts.
-SLURMS_OPTIONS = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_")
-SLURMS_OPTIONS += ("SCANCEL_", "SCONTROL_")
+SLURMS_OPTIONS = (
+    *("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_"),
+    *("SCANCEL_", "SCONTROL_"),
+)
 WHICH_SLURM = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
 
 SUBREAPER = Path(__file__).with_name("subreaper.py")

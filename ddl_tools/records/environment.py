@@ -79,7 +79,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _shown(item: "re.Match[str]") -> str:
-    """Return an item of a value without a password or key in it: ``name=key``, ``user:key@host``."""
+    """Return an item of a value without a key in it, as in ``name=key`` and ``user:key@host``."""
     text = item[0]
     name, sign, _ = text.partition("=") if "=" in text else text.partition(":")
     if sign and _is_secret(name):

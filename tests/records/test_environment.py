@@ -43,7 +43,15 @@ def test_what_changes_a_framework_is_told(name: str, value: str) -> None:
         *("TORCHELASTIC_RUN_ID", "DDL_RESULTS", "SLURM_JOB_ID", "AWS_SECRET_ACCESS_KEY"),
         *("DS_TOKEN", "GITHUB_TOKEN", "TF_CLI_ARGS", "TF_VAR_region"),
         *("DS_APIKEY", "PS_MYTOKEN", "FI_PASSWD", "TORCH_DB_PASS", "JAX_OAUTH", "DALI_CREDS"),
-        *("DS_DBPASS", "PS_PASSCODE", "TF_MYPWD", "DS_COOKIE", "FI_SIGNATURE", "XLA_JWT", "PS_LOGINS"),
+        *(
+            "DS_DBPASS",
+            "PS_PASSCODE",
+            "TF_MYPWD",
+            "DS_COOKIE",
+            "FI_SIGNATURE",
+            "XLA_JWT",
+            "PS_LOGINS",
+        ),
     ],
 )
 def test_where_it_is_and_what_nobody_else_may_know_is_not(name: str) -> None:

@@ -135,7 +135,9 @@ def notes(script: str) -> list[str]:
     added = _additions(variables, script)
     which = {name: variables[name] for name in ("SLURM_CLUSTERS",) if name in variables}
     used = [f"{name}={value}" for name, value in {**added, **which}.items()]
-    ignored = [name for name in sorted(variables) if name.startswith("SBATCH_") and name not in added]
+    ignored = [
+        name for name in sorted(variables) if name.startswith("SBATCH_") and name not in added
+    ]
     found = [f"from the environment: {', '.join(used)}"] if used else []
     if ignored:
         found.append(
@@ -150,7 +152,14 @@ def differences(scripts: Mapping[str, str]) -> list[str]:
 
     `scripts` are those of some jobs, by number. A job that has left the queue is not compared.
     """
-    chosen = ("--all", "--noheader", "--jobs", ",".join(scripts), f"--format={GRANTED}")
+    chosen = (
+        "--all",
+        "--noheader",
+        "--noconvert",
+        "--jobs",
+        ",".join(scripts),
+        f"--format={GRANTED}",
+    )
     try:
         rows = call("squeue", *chosen).splitlines() if scripts else []
     except LaunchError as error:
@@ -158,7 +167,7 @@ def differences(scripts: Mapping[str, str]) -> list[str]:
     found: dict[str, list[str]] = {}
     for row in rows:
         job_id, *granted = row.strip().split("|")
-        if job_id not in scripts or len(granted) != 3:
+        if job_id not in scripts or len(granted) != 3 or not granted[-1].isdecimal():
             continue
         given = options(scripts[job_id])
         for name, has in zip(("account", "time", "nodes"), granted, strict=True):
