@@ -150,7 +150,9 @@ def test_variables_of_the_caller_change_no_job(
     tmp_path: Path, localtest: EmulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A profile's filters and account, and the session of an allocation with its memory."""
+    at_work = ("--noheader", "--states=RUNNING", "--format=%A")
     localtest.call("sbatch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 900")
+    (sleeper,) = wait_for(lambda: localtest.call("squeue", *at_work).split(), "the first job", 60)
     site = tmp_path / "memory.toml"
     text = (SITES / "localtest.toml").read_text()
     site.write_text(f'{text}memory = "500M"\n')
@@ -167,7 +169,6 @@ def test_variables_of_the_caller_change_no_job(
     (item,) = ledger(Study.load(path), results())
     waiting = localtest.call("squeue", "--noheader", "--states=PENDING", "--format=%A|%a|%l")
     assert waiting.splitlines() == [f"{job_of(item.directory)}|mine|10:00"]
-    (sleeper,) = localtest.call("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()
     localtest.call("scancel", sleeper)
     all_complete([item])
 
