@@ -96,7 +96,7 @@ def _end(words: Sequence[str], detail: str, remedy: str) -> NoReturn:
     if list(words[:1]) != ["doctor"]:
         sys.exit(f"Error: {detail}; {remedy}")
     finding = {"subject": SUBJECT, "state": "bad", "detail": detail, "remedy": remedy}
-    text = f"{SUBJECT}  bad  {detail}\n{'':<12} remedy: {remedy}\n\nReady: no: {SUBJECT}"
+    text = f"{SUBJECT}  bad  {detail}\n{'':<12} remedy: {remedy}\n\nCan run here: no: {SUBJECT}"
     if "--json" in words:
         text = json.dumps({"ready": False, "findings": [finding]}, indent=1)
     sys.stdout.write(f"{text}\n")
