@@ -75,6 +75,20 @@ def refuse_links(path: Path | str) -> None:
             raise _link_error(part)
 
 
+def is_there(path: Path) -> bool:
+    """Say whether something has this name, without a look at what a link leads to.
+
+    True where that cannot be known: whoever reads it, names the reason.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def refuse_odd_files(folder: Path) -> None:
     """Raise `OSError` if a folder of a run holds a link, but for those of job logs, or a device."""
     refuse_links(folder)

@@ -132,6 +132,9 @@ def redraw(
     except RecordError as error:
         done.damaged.append(str(error))
     for name in tqdm(chosen, desc="studies", disable=None, leave=False):
+        if name and (fault := _not_listed(tree, name)):
+            done.damaged.append(fault)
+            continue
         with done.drawing(name or PAPER):
             _draw_study(tree, name, folders[name], carbon_g_per_kwh, done)
     if not studies:
@@ -154,6 +157,16 @@ def require_no_link(*folders: Path) -> None:
             raise cannot_write(folder, error) from None
 
 
+def _not_listed(tree: Tree, study: str) -> str:
+    """Return why the runs of a study, or of its second measurement, cannot be listed."""
+    try:
+        for one in (tree, tree.second()):
+            study_folders(study, one)
+    except RecordError as error:
+        return str(error)
+    return ""
+
+
 def folder_of(study: str) -> str:
     """Return the folder of a study: one called paper must not lie with the paper's."""
     return f"{PAPER}+" if study == PAPER else study or PAPER
@@ -169,6 +182,7 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
     """Write the tables and figures of a study; of none, those of what the paper states."""
     if study and not study_folders(study, tree):
         done.lines.append(f"{folder.name} (no run of the study as it is now): IN NO FIGURE")
+        _remove_others(folder, set())
         return
     tables = tables_of(tree, study, *(write_tables(tree, study, carbon) if study else ()))
     done.damaged += [

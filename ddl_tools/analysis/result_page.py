@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
-from ddl_core.files import open_plain
+from ddl_core.files import is_there, open_plain
 from ddl_tools import markdown
 from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.confirmation import confirmation
@@ -224,7 +224,7 @@ def notes(tree: Tree, study: str) -> list[str]:
 
     `RecordError` where these cannot be read.
     """
-    if not tree.notes.exists():
+    if not is_there(tree.notes):
         return []
     try:
         text = io.StringIO(read_text(tree.notes))

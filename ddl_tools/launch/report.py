@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from ddl_core.errors import RecordError
-from ddl_core.files import cannot_write, read_plain, refuse_links
+from ddl_core.files import cannot_write, is_there, read_plain, refuse_links
 from ddl_tools import markdown
 from ddl_tools.launch.notebook import execute, without_iri_grammar
 from ddl_tools.records.ledger import find_study, study_folders
@@ -75,7 +75,7 @@ def write_report(tree: Tree, folder: Path) -> Path:
             "measure something first: ddl study run laptop"
         )
     try:
-        _require_report(folder)
+        require_report(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder.parent, prefix=".report-") as temporary:
             made = Path(temporary) / folder.name
@@ -83,7 +83,7 @@ def write_report(tree: Tree, folder: Path) -> Path:
             _write_pages(tree, made)
             written = sorted(str(one.relative_to(made)) for one in _files(made))
             (made / MARKER).write_text("\n".join([*written, ""]), encoding="utf-8")
-            _require_report(folder)  # writing took minutes
+            require_report(folder)  # writing took minutes
             if folder.exists():
                 shutil.rmtree(folder)
             made.rename(folder)
@@ -92,7 +92,7 @@ def write_report(tree: Tree, folder: Path) -> Path:
     return folder / INDEX
 
 
-def _require_report(folder: Path) -> None:
+def require_report(folder: Path) -> None:
     """Refuse a folder that holds a file which no report wrote."""
     refuse_links(folder)
     if not folder.exists():
@@ -134,7 +134,7 @@ def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
         (folder / "tables" / table.name).write_bytes(content)
     pages = []
     for run in map(RunFiles, tree.folders(study)):
-        if run.notebook.is_file():
+        if is_there(run.notebook):
             target = folder / "notebooks" / study / f"{run.directory.name}.html"
             target.parent.mkdir(parents=True, exist_ok=True)
             try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ddl_core.config import RunSpec
 from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, DDLError, RecordError, SpecError
+from ddl_core.files import is_there
 from ddl_core.schedules import derive_seed
 from ddl_tools.emulation import validity
 from ddl_tools.launch import local_ranks, measuring, preflight
@@ -165,7 +166,7 @@ def _set_aside_damaged(item: Entry) -> Entry:
     end = next(one for one in places if not any(item.directory.glob(f"*{one}")))
     for path in (files.record, files.epochs, files.checkpoint, files.state):
         try:
-            if path.exists():
+            if is_there(path):
                 path.replace(path.with_name(path.name + end))
         except OSError as error:
             raise RecordError(f"cannot set aside {path}: {error.strerror}") from None

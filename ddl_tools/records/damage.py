@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from ddl_core.errors import RecordError
-from ddl_core.files import NAMED, shown, some
+from ddl_core.files import NAMED, is_there, shown, some
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import RunFiles, StudyFiles, Tree
 from ddl_tools.records.profiling import read_profile
@@ -58,7 +58,7 @@ class Examined:
 
     def lines(self) -> list[str]:
         """Return a line on each damage: where, what, and what to do."""
-        mark = "/" if self.directory.is_dir() else ": "  # a published run has no folder
+        mark = "/" if is_there(self.directory) else ": "  # a published run has no folder
         return [f"{self.directory}{mark}{damage}; {self.remedy}" for damage in self.damages]
 
 
@@ -72,7 +72,7 @@ def examine(directory: Path) -> Examined:
 
 def broken(directory: Path, error: Exception) -> Examined:
     """Return a run as damaged whose record has led to an unexpected error."""
-    has_folder = directory.is_dir()
+    has_folder = is_there(directory)
     path = RunFiles(directory).record if has_folder else StudyFiles(directory.parent).runs
     return Examined(directory, damages=[f"{path.name}: cannot be used: {unexpected(error)}"])
 

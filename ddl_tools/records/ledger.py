@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import Category, Interrupted, LaunchError, RecordError, SpecError
-from ddl_core.files import acquire, cannot_write, is_held, read_plain, some
+from ddl_core.files import acquire, cannot_write, is_held, read_plain, refuse_links, some
 from ddl_tools.records.failures import remedy
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, portable
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write_record
@@ -192,7 +192,14 @@ def _move_aside(directory: Path, study: str, tree: Tree) -> None:
 
 
 def require_folder(directory: Path) -> None:
-    """Raise `RecordError` unless a run has a folder: one in published lines is not replaced."""
+    """Raise `RecordError` unless a run has a folder, and no link to one, that may change.
+
+    One in published lines is not replaced.
+    """
+    try:
+        refuse_links(directory)
+    except OSError as error:
+        raise cannot_write(directory, error) from None
     if not directory.is_dir():
         raise RecordError(
             f"run {directory.name} is published in {directory.parent} and is not measured again "
@@ -278,6 +285,7 @@ def exclusive(lock: Path, what: str) -> Iterator[None]:
     `LaunchError` after `PATIENCE_S` if another process holds it.
     """
     try:
+        refuse_links(lock)
         lock.parent.mkdir(parents=True, exist_ok=True)
         guard = acquire(lock, PATIENCE_S)
     except Timeout:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ddl_core.errors import RecordError
-from ddl_core.files import as_root, refuse_links, shown
+from ddl_core.files import as_root, is_there, refuse_links, shown
 from ddl_tools.study import is_name
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -41,6 +41,10 @@ class RunFiles:
         self.script = directory / "job.sh"  # the script that was handed to SLURM
         self.error = directory / "error.json"  # what the first failing rank had to say
         self.lock = directory / ".lock"  # held by the process that executes the run
+
+    def are_there(self) -> bool:
+        """Say whether there is a record, an epoch, or a link in the place of the folder."""
+        return self.directory.is_symlink() or is_there(self.record) or is_there(self.epochs)
 
     def trace(self, rank: int) -> Path:
         """Return the file of what the profiler saw, for ui.perfetto.dev."""
@@ -128,7 +132,10 @@ class Tree:
         return StudyFiles(self.study(study)).definition
 
     def studies(self) -> list[str]:
-        """Return the studies that have at least one run here, by name."""
+        """Return the studies that have at least one run here, by name.
+
+        Also those whose folder is a link: readers of its runs get a `RecordError`.
+        """
         return [name for name in self._with_runs() if is_name(name)]
 
     def no_studies(self) -> list[str]:
@@ -139,16 +146,19 @@ class Tree:
         return [
             folder.name
             for folder in _folders(self.runs)
-            if any(path.exists() for path in StudyFiles(folder).lines) or self.folders(folder.name)
+            if folder.is_symlink()
+            or any(map(is_there, StudyFiles(folder).lines))
+            or self.folders(folder.name)
         ]
 
     def folders(self, study: str) -> list[Path]:
-        """Return the folders of a study that hold a run, or what is left of one.
+        """Return the folders of a study that hold a run, or what is left of one; links to some.
 
-        Published runs have none: `stored.run_dirs` names the runs of either form.
+        Published runs have none: `stored.run_dirs` names the runs of either form. `RecordError` if
+        the folder of the study is a link.
         """
         found = map(RunFiles, _folders(self.study(study)))
-        return [run.directory for run in found if run.record.exists() or run.epochs.exists()]
+        return [run.directory for run in found if run.are_there()]
 
     def dataset(self, name: str) -> Path:
         """Return the default folder of a dataset; ``DDL_DATA`` moves all datasets."""
@@ -156,14 +166,20 @@ class Tree:
 
 
 def _folders(place: Path) -> list[Path]:
-    """Return the folders in one of a tree; `RecordError` if it or one of them is a link."""
-    found = sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
-    for path in (place, *found):
-        try:
-            refuse_links(path)
-        except OSError as error:
-            raise RecordError(f"cannot read {place}: {error.strerror}") from None
-    return found
+    """Return the folders in one of a tree, and the links but those to files.
+
+    `RecordError` if the one is a link. Of a link in it, only its reader says so.
+    """
+    try:
+        refuse_links(place)
+    except OSError as error:
+        raise RecordError(f"cannot read {place}: {error.strerror}") from None
+    found = place.iterdir() if place.is_dir() else ()
+    return sorted(path for path in found if _is_folder(path))
+
+
+def _is_folder(path: Path) -> bool:
+    return not os.path.isfile(path) if path.is_symlink() else path.is_dir()  # noqa: PTH113
 
 
 def results() -> Tree:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import from_json, to_json
 
 from ddl_core.errors import RecordError
-from ddl_core.files import shown
+from ddl_core.files import is_there, shown
 from ddl_tools.records.paths import RunFiles, StudyFiles, Tree
 from ddl_tools.records.storage import MOST_LINES, read_bytes, read_json, read_text
 
@@ -65,7 +65,7 @@ class _FolderRun:
 
     def epochs(self) -> list[Item]:
         path = self.files.epochs
-        if not path.exists():
+        if not is_there(path):
             return []
         # The writer of an unfinished line was killed.
         *lines, _ = read_text(path, most=MOST_LINES).split("\n")
@@ -73,12 +73,12 @@ class _FolderRun:
 
     def profile(self) -> Item | None:
         path = self.files.profile
-        return Item(path, read_json(path)) if path.exists() else None
+        return Item(path, read_json(path)) if is_there(path) else None
 
     @property
     def epochs_gap(self) -> str:
         path = self.files.epochs
-        if not path.exists():
+        if not is_there(path):
             return "is missing"
         content = read_text(path, most=MOST_LINES)
         return "its last line is cut" if content and not content.endswith("\n") else ""
@@ -123,7 +123,7 @@ class _PublishedRun:
 def stored(directory: Path) -> StoredRun:
     """Return the run of a folder, or of the lines beside it."""
     folder, lines = _FolderRun(directory), _lines(directory.parent).get(directory.name)
-    if lines is None or not _has_files(directory):
+    if lines is None or not folder.files.are_there():
         return lines or folder
     if values(folder) != values(lines):
         fault = f"{lines.files.runs}: has the run with other content than its folder"
@@ -133,17 +133,17 @@ def stored(directory: Path) -> StoredRun:
 
 def is_stored(directory: Path) -> bool:
     """Say whether there is a run, or what is left of one."""
-    return _has_files(directory) or directory.name in _lines(directory.parent)
+    return RunFiles(directory).are_there() or directory.name in _lines(directory.parent)
 
 
 def has_record(directory: Path) -> bool:
     """Say whether there is a record of a run, whole or not."""
-    return RunFiles(directory).record.exists() or _has_line(directory, StudyFiles(Path()).runs)
+    return is_there(RunFiles(directory).record) or _has_line(directory, StudyFiles(Path()).runs)
 
 
 def has_profile(directory: Path) -> bool:
     """Say whether there is a profile of a run, whole or not."""
-    return RunFiles(directory).profile.exists() or _has_line(directory, StudyFiles(Path()).profiles)
+    return is_there(RunFiles(directory).profile) or _has_line(directory, StudyFiles(Path()).profiles)
 
 
 def run_dirs(study: str, tree: Tree) -> list[Path]:
@@ -198,11 +198,6 @@ def _has_line(directory: Path, file: Path) -> bool:
     return lines is not None and file.name in {*lines.items, *lines.faults}
 
 
-def _has_files(directory: Path) -> bool:
-    files = RunFiles(directory)
-    return files.record.exists() or files.epochs.exists()
-
-
 def _lines(folder: Path) -> Mapping[str, _PublishedRun]:
     """Return the runs in the lines of a study by name; none where it has no such file."""
     stamps = tuple(map(_stamp, StudyFiles(folder).lines))
@@ -214,7 +209,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
     try:
         found = path.stat()
     except OSError:
-        return ()
+        return (0,) if is_there(path) else ()  # its reader says why
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 

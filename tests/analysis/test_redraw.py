@@ -100,6 +100,26 @@ def test_runs_that_a_corrected_study_lacks_are_not_drawn(tree: Tree, make_run: M
 
 
 @pytest.mark.usefixtures("few_figures")
+def test_of_a_study_that_plans_none_of_its_runs_the_reason_is_named(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    run = make_run()
+    make_run(study="other")
+    redraw(tree, figures=tree.figures)
+    assert (tree.figures / "laptop" / "comparison.png").is_file()
+    base = {**SPEC, "eval_images": 6}
+    write_study(Study(name="laptop", question="Who is first?", base=base, repeats=1), tree)
+    shown = ddl("figures", "--results", tree.root, status=0).output
+    (line,) = [line for line in shown.splitlines() if line.startswith("laptop ")]
+    assert "no run of the study as it is now" in line
+    assert (tree.figures / "other" / "comparison.png").is_file()
+    assert not (tree.figures / "laptop").exists()  # figures of runs that are not the study's
+    assert "laptop/" not in (tree.figures / "README.md").read_text()
+    assert RunFiles(run).record.is_file()
+    assert "1 whole" in ddl("study", "verify", "laptop", "--results", tree.root, status=0).output
+
+
+@pytest.mark.usefixtures("few_figures")
 def test_a_record_of_a_missing_plug_in_is_not_called_damaged(tree: Tree, make_run: MakeRun) -> None:
     make_run()
     other = make_run(strategy="ddp")

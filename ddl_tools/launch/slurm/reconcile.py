@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddl_core.errors import DDLError, LaunchError, SpecError
+from ddl_core.files import is_there
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.script import job_name, may_be_of
@@ -52,7 +53,7 @@ def _with_queue(item: Entry, jobs: Queue) -> Entry:
             return item
         log = _log(item)
         gone = f"job {item.job_id} left the queue without a result"
-        if log.exists():
+        if is_there(log):
             gone += f" (log: {log}); submit it again"
         else:
             gone += f" or a log ({log}); submit it again; if that recurs, can its node write there?"
@@ -87,7 +88,7 @@ def settle(entries: list[Entry]) -> list[Entry]:
     for item in lost:
         job, has_begun = (jobs or {}).get(item.job_id or ""), item.job_id in begun
         known = job is not None and may_be_of(job.name, item)
-        if known or (jobs is None and not has_begun and _log(item).exists()):
+        if known or (jobs is None and not has_begun and is_there(_log(item))):
             with suppress(DDLError):  # of another user, or at work after all: shown as it is
                 _settle(item, job, has_begun)
     return [_renewed(item) if item in lost else item for item in entries]
