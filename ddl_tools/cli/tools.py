@@ -170,12 +170,14 @@ def report(root: Path | None, folder: Path | None) -> None:
     run is linked, if there is one. An older report in the folder is replaced. Takes some minutes.
     """
     from ddl_tools.analysis.redraw import redraw
-    from ddl_tools.launch.report import write_report
+    from ddl_tools.launch.report import require_report, write_report
 
     tree = tree_of(root) if root else committed()
+    folder = folder or (tree.root / REPORT.name if root else REPORT)
+    require_report(folder)
     if root and tree.studies():  # the index shows the figure that answers each study's question
         redraw(tree, figures=tree.figures)
-    index = write_report(tree, folder or (tree.root / REPORT.name if root else REPORT))
+    index = write_report(tree, folder)
     click.echo(f"open {index} in a browser, or send the folder {index.parent}")
 
 
@@ -216,6 +218,7 @@ def _accuracy(
 @click.option("--figure", "stem", type=FILE, metavar="FILE",
               help="Write the options as FILE.csv; draw their known accuracies as FILE.svg, .pdf "
               "and .png.")  # fmt: skip
+@common.overwrite_option
 def advise(
     site_name: str | None,
     model: str,
@@ -226,6 +229,7 @@ def advise(
     gpus: int | None,
     root: Path | None,
     stem: Path | None,
+    overwrite: bool,
     **limits: float | None,
 ) -> None:
     """Recommend a strategy, a loader and a number of GPUs that meet some limits.
@@ -243,6 +247,11 @@ def advise(
     from ddl_tools.scaling.candidate import Machine
     from ddl_tools.scaling.options import Limits
 
+    if stem:
+        from ddl_tools.analysis.plot.canvas import require_our_figure
+
+        how = {"overwrite": overwrite, "remedy": common.OVERWRITE}
+        require_our_figure(stem, render.FIRST_COLUMNS, **how)
     machine = machine_of(site_name, find_site(site_name)) if site_name else Machine.here()
     sizes = {"max_gpus": max_gpus, "gpus": gpus}
     request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, **sizes)
@@ -255,7 +264,10 @@ def advise(
 
         points = points_of(found)
         figure = QUESTIONS["advice"].figure(points)
-        paths = save_figure(figure, points, stem) if figure else [save_numbers(points, stem)]
+        if figure:
+            paths = save_figure(figure, points, stem, known=True)
+        else:
+            paths = [save_numbers(points, stem, known=True)]
         for path in paths:
             click.echo(f"written: {path}")
 
@@ -300,18 +312,23 @@ def profile() -> None:
 @profile.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option("--csv", "csv", metavar="OUT", type=FILE, help="Also write the table as CSV.")
-def import_command(files: tuple[Path, ...], csv: Path | None) -> None:
+@common.overwrite_option
+def import_command(files: tuple[Path, ...], csv: Path | None, overwrite: bool) -> None:
     """Print the shares of kernel time in reports of Nsight Systems, a line for each rank.
 
     FILE is the output of `nsys stats --report cuda_gpu_kern_sum --format csv REPORT.nsys-rep`.
     docs/how-to/profile-a-run.md explains the shares.
     """
-    from ddl_tools.analysis.nsys import table
+    from ddl_tools.analysis.nsys import COLUMNS, table
+    from ddl_tools.records.storage import require_ours, write_atomically
 
+    if csv:
+        header = ",".join(COLUMNS)
+        require_ours(csv, header, overwrite=overwrite, remedy=common.OVERWRITE)
     once = list(dict.fromkeys(files))
     shares = table(tqdm(once, desc="files", unit="file", leave=False, disable=None))
     if csv:
-        shares.to_csv(csv, index=False)
+        write_atomically(csv, shares.to_csv(index=False))
     click.echo(_shares(shares))
 
 

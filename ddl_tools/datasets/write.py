@@ -41,6 +41,7 @@ def write_function(source: str, out_dir: Path) -> int:
     `source` is ``package.module:function``. The function takes no arguments and returns a dict of
     ``train`` and ``val``: `Images` with ``classes``, the names that a label is an index into.
     """
+    _require_free(out_dir)
     splits = _called(source)
     classes, others = ([str(name) for name in splits[split].classes] for split in SPLITS)
     if classes != others:
@@ -63,15 +64,21 @@ def write_folder(out_dir: Path, splits: Mapping[str, Images], classes: Sequence[
     """
     if odd := [name for name in classes if not re.fullmatch(r"\w[\w.-]*", name)]:
         raise DataError(f"{shown(odd[0])} cannot name the folder of a class")
-    folder = out_dir.absolute()
-    if is_filled(folder):
-        raise DataError(f"{folder} is there already; remove it, or name another folder")
+    folder = _require_free(out_dir)
     images = sum(len(splits[split]) for split in SPLITS)
     bar = tqdm(total=images, unit="image", disable=None)
     with new_folder(folder, BYTES_PER_IMAGE * images) as part, bar:
         for split in SPLITS:
             _write_split(part, split, splits[split], classes, bar)
     return images
+
+
+def _require_free(out_dir: Path) -> Path:
+    """Return the absolute path of a folder that may be filled; `DataError` for another one."""
+    folder = out_dir.absolute()
+    if is_filled(folder):
+        raise DataError(f"{folder} is there already; remove it, or name another folder")
+    return folder
 
 
 def _write_split(

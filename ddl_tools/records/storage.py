@@ -102,8 +102,16 @@ def require_plain(folder: Path) -> None:
         raise cannot_write(folder, error) from None
 
 
-def require_ours(path: Path, begins: str | None) -> None:
-    """Refuse to replace a file unless it begins as one that this project wrote, if any does."""
+ELSEWHERE = "write elsewhere with --to DIR"
+
+
+def require_ours(
+    path: Path, begins: str | None, *, overwrite: bool = False, remedy: str = ELSEWHERE
+) -> None:
+    """Refuse to replace a file unless it begins as one that this project wrote, if any does.
+
+    If the user says `overwrite`, any plain file may be replaced. `remedy` says what else to do.
+    """
     if not os.path.lexists(path):
         return
     own = (begins or "").encode()
@@ -112,10 +120,10 @@ def require_ours(path: Path, begins: str | None) -> None:
             found = file.read(len(own))
     except OSError as error:
         raise cannot_write(path, error) from None
-    if begins is None or found != own:
+    if not overwrite and (begins is None or found != own):
         raise RecordError(
-            f"{path} was not written by `ddl figures`, so it stays; move it away, or write "
-            "elsewhere with --to DIR"
+            f"{path} was not written by `ddl`, or not by this command, so it stays; move it away, "
+            f"or {remedy}"
         )
 
 

@@ -27,6 +27,9 @@ _NAMES = {"deadline": "time", "node_hours": "cost", "accuracy": "accuracy"}
 _HEAD = "configuration ranks nodes batch hours node-hours accuracy_% limits extrapolated"
 
 
+FIRST_COLUMNS = "strategy,loader,details,world_size,"  # of a table of options
+
+
 def rows(advice: Advice) -> list[Row]:
     """Return a row for each option, fastest first; hours, node-hours and percent."""
     return [_row(one, advice) for one in sorted(advice.options, key=_by_time)]

@@ -267,15 +267,24 @@ def save_figure(
 
 def save_numbers(data: pd.DataFrame, stem: Path, *, known: bool = False) -> Path:
     """Write the numbers of a figure alone, ``<stem>.csv``, as `save_figure` does."""
-    *pictures, table = _paths(stem)
+    table = _paths(stem)[-1]
     text = data.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     if not known:
-        require_ours(table, text.partition("\n")[0])
-        if not table.exists():
-            for path in pictures:
-                require_ours(path, None)
+        require_our_figure(stem, text.partition("\n")[0])
     write_atomically(table, text)
     return table
+
+
+def require_our_figure(stem: Path, header: str, **how: Any) -> None:
+    """Refuse to replace the files of a figure unless its numbers begin with `header`.
+
+    `how` as in `require_ours`.
+    """
+    *pictures, table = _paths(stem)
+    require_ours(table, header, **how)
+    if not table.exists():
+        for path in pictures:
+            require_ours(path, None, **how)
 
 
 def remove_figure(stem: Path) -> None:
