@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ddl_core.errors import SpecError
-from ddl_core.registry import EXTENSIBLE, LOADERS, REGISTRIES, known, owner
+from ddl_core.registry import EXTENSIBLE, FORMATS, LOADERS, REGISTRIES, known, owner
 from ddl_core.retired import NAMES as RETIRED
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ REFUSED: Refused = (
         "it is one process",
         "use 'ddp', or accumulation in place of ranks",
     ),
-    ({"loader": ["synthetic"], "data_format": ["tfrecord"]}, "it reads no files", "leave it out"),
+    (
+        {"loader": ["synthetic"], "data_format": [name for name in FORMATS if name != "folder"]},
+        "it reads no files",
+        "leave it out",
+    ),
     ({"loader": ["synthetic"], "uncached": YES}, "it reads no files", "leave it out"),
     ({"loader": ["memory"], "uncached": YES}, "it reads files once", "leave it out"),
     ({"loader": ["synthetic"], "work": ["load"]}, "nothing waits for it", "use another loader"),
@@ -144,6 +148,17 @@ def _refusals(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
             f"accumulation = {run.accumulation}; choose a divisor"
         )
     yield from refused(run, REFUSED)
+    read = LOADERS[run.loader].formats if run.loader in LOADERS else ()
+    if read and run.data_format not in read:
+        others = [
+            name
+            for name, one in LOADERS.items()
+            if run.framework in one.frameworks and not one.formats and name != "synthetic"
+        ]
+        yield (
+            f"loader {run.loader!r} does not read data_format = {run.data_format!r}; use "
+            f"data_format {' or '.join(map(repr, read))}, or one of the loaders: {', '.join(others)}"
+        )
 
 
 def without_effect(run: "RunSpec", table: Dependent) -> Iterator[str]:

@@ -29,6 +29,7 @@ class Entry:
     of_run: bool = False  # whether a model's function takes the run, not its number of classes
     one_run_per_process: bool = False  # whether a second run in the same process fails
     extensions: tuple[str, ...] = ()  # of files that a loader reads; empty: those of images
+    formats: tuple[str, ...] = ()  # of data that a loader reads; empty: all
     version: int = 1  # of a loader; runs of two versions are never compared
 
 
@@ -93,8 +94,14 @@ STRATEGIES = {
 
 def _dali(code: str, title: str) -> Entry:
     packages = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
-    # Version 1 was fed by threads in Python.
-    return Entry(f"ddl_core.loaders.{code}", title, packages, variables=("DALI_",), version=2)
+    return Entry(
+        f"ddl_core.loaders.{code}",
+        title,
+        packages,
+        variables=("DALI_",),
+        formats=("folder", "tfrecord"),
+        version=2,  # version 1 was fed by threads in Python
+    )
 
 
 LOADERS = {

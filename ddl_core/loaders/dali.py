@@ -3,7 +3,7 @@
 Of folders DALI reads the files that the plan names: the images of a step are those of every other
 loader. Of TFRecord it reads shards in sequence and shuffles in a buffer, an order of its own.
 Crops and mirroring are DALI's, of torchvision's distribution; evaluation shows the pixels that
-other loaders show. The first image that DALI cannot read ends the run.
+other loaders show. The first image that DALI cannot read, or that is too large, ends the run.
 """
 
 import os
@@ -29,6 +29,8 @@ from ddl_core.data.folder import ImageList
 from ddl_core.data.image import (
     CROP,
     FLIP_PROBABILITY,
+    MAX_PIXELS,
+    MAX_SIDES,
     MEAN,
     RATIO,
     RESIZE,
@@ -239,11 +241,6 @@ class Dali(Loader):
         self.decoder = "mixed" if self.on_gpu and spec.dali_decode == "gpu" else "cpu"
         self._half = self._device.type == "cuda" and spec.precision == "fp16"
         self._training = self._split == "train"
-        if spec.data_format not in ("folder", "tfrecord"):
-            raise SpecError(
-                f"loader {spec.loader!r} does not read data_format = {spec.data_format!r}; use "
-                "'native' or 'turbo', or convert the data"
-            )
         self._of_records = spec.data_format == "tfrecord"
         self.own_order = self._training and self._of_records
         self._lives_on = not self._of_records and not (self._training and spec.checkpoint_every)
@@ -304,6 +301,7 @@ class Dali(Loader):
             encoded = fn.external_source(
                 source=lambda: [np.frombuffer(content, np.uint8)], dtype=types.UINT8, ndim=1
             )
+            encoded = _limited(encoded)
             pipeline.set_outputs(fn.decoders.image(encoded, device=self.decoder, **DECODED))
         try:
             pipeline.run()
@@ -346,6 +344,7 @@ class Dali(Loader):
         with TemporaryDirectory(prefix="ddl-index-") as folder:
             with pipeline:
                 encoded, *names = reader.read(Path(folder))
+                encoded = _limited(encoded)
                 images = self._training_view(encoded) if self._training else self._middle(encoded)
                 pipeline.set_outputs(images, *names)
             pipeline.build()
@@ -430,6 +429,19 @@ class Dali(Loader):
             std=[255 * value for value in STD],
             **mirror,
         )
+
+
+def _limited(encoded: Any) -> Any:
+    """Return encoded images; of one that `check_pixels` refuses, a byte that is no image.
+
+    So DALI ends before it decodes such an image, which would take gigabytes.
+    """
+    shape = fn.peek_image_shape(encoded)
+    sides = shape[0], shape[1]
+    long = dali.math.max(*sides) > MAX_SIDES * dali.math.min(*sides)
+    refused = fn.cast(long | (sides[0] * sides[1] > MAX_PIXELS), dtype=types.INT64)
+    size = encoded.shape(dtype=types.INT64)[0]
+    return fn.slice(encoded, start=[0], shape=fn.stack(size - refused * (size - 1)), axes=[0])
 
 
 def _short(error: RuntimeError) -> str:

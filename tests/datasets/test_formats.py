@@ -14,6 +14,7 @@ from ddl_tools.datasets.verify import Findings, verify
 from ddl_tools.doctor import machine
 from ddl_tools.launch.preflight import check_data
 from tests.datasets.conftest import IN_PROCESS
+from tests.launch.running import ddl, study_file
 
 
 class Nested(ClassFolders):
@@ -51,6 +52,18 @@ def test_a_format_of_ones_own_is_found_checked_and_loaded(nested):
     loader = open_loader(spec, nested, "train", 0, 1, CPU)
     loader.set_epoch(0)
     assert sum(len(labels) for _, labels in loader) == loader.images == 32
+
+
+@pytest.mark.parametrize("loader", ["dali_cpu", "dali_gpu", "synthetic"])
+def test_a_loader_that_cannot_read_it_is_refused_before_a_run(nested, tmp_path, loader):
+    fields = {"data_format": "nested", "dataset": "ours", "loader_workers": 1, "device": "auto"}
+    path = study_file(tmp_path, **fields, loader=["native", loader])
+    for command in ("plan", "run"):
+        shown = ddl("study", command, path, "--data", nested, "--dry-run", status=1).output
+        assert loader in shown
+        assert "data_format = 'nested'" in shown
+    path = study_file(tmp_path, **fields, loader=["native", "turbo"])
+    ddl("study", "plan", path, "--data", nested, "--dry-run", status=0)
 
 
 def test_it_is_verified_by_its_own_function(nested, monkeypatch):

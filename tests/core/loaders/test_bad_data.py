@@ -85,6 +85,7 @@ UNUSUAL = {
     "WebP": lambda content: as_mode(content, "RGB", "WEBP"),
     "EXIF orientation": lambda content: turned(content),
     "data behind the end": lambda content: content + b"\0" * 10_000,
+    "as thin as is read": lambda content: saved(Image.new("RGB", (3000, 30), "teal"), "JPEG"),
 }
 
 
@@ -149,6 +150,9 @@ DAMAGED = {
     "zero bytes": r"not an image of a known format",
     "no image": r"not an image of a known format",
     "GIF": r"but Pillow can",
+    "too large": r"more than the .* of the limit",
+    "too thin": r"over 100 times the other",
+    "too thin JPEG": r"over 100 times the other",
 }
 
 
