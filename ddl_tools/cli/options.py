@@ -84,6 +84,10 @@ data_option = click.option(
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be started; write and start nothing."
 )
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Also replace files that this command did not write."
+)
+OVERWRITE = "choose another name, or add --overwrite"
 account_option = click.option("--account", metavar="PROJECT", help="Project to bill.")
 partition_option = click.option(
     "--partition", metavar="NAME", help="Partition of SLURM. [default: the site's]"
@@ -218,6 +222,12 @@ def warn_of_disagreement(entries: list[Entry]) -> bool:
     if text := alarm(entries):
         click.secho(text, fg="red", bold=True, err=True)
     return bool(text)
+
+
+def warn(text: str | None) -> None:
+    """Print a warning, if there is one."""
+    if text:
+        click.echo(f"warning: {text}", err=True)
 
 
 @contextmanager

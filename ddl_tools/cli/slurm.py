@@ -77,9 +77,7 @@ def submit_command(
     def show(entries: list[Entry], plans: list[JobPlan]) -> None:
         if note := prefixes([item.spec for item in entries]):
             click.echo(note, err=True)
-        ports = open_ports([item.spec for plan in plans for item in plan.runs])
-        if ports and not site.exclusive:
-            click.echo(f"warning: {ports}", err=True)
+        common.warn(open_ports([item.spec for plan in plans for item in plan.runs], site))
         for note in slurm_cli.notes(render(plans[0], site)) if plans else ():
             click.echo(note, err=True)
         _show_plans(entries, plans, site, names)
@@ -124,8 +122,7 @@ def submit_command(
 def show_costs(costs: str, warning: str | None) -> None:
     """Print the table of costs, and a warning if there is one."""
     click.echo(costs)
-    if warning:
-        click.echo(f"warning: {warning}", err=True)
+    common.warn(warning)
 
 
 def _show_plans(entries: list[Entry], plans: "list[JobPlan]", site: "Site", names: Names) -> None:

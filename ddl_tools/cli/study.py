@@ -100,12 +100,14 @@ def plan_command(
 
     The last line says the smallest difference between two configurations that the study can
     resolve, from the variation in earlier records of this machine. With --site, you also see the
-    maximum node-hours, and what runs are expected to take, as `ddl study submit` shows them.
+    maximum node-hours, what runs are expected to take, and open ports, as `ddl study submit` shows
+    them.
     """
     from ddl_tools.analysis.design import resolves
     from ddl_tools.launch.plan_notes import (
         images_not_known,
         networks_not_found,
+        open_ports,
         prefixes,
         short_windows,
         without_throughput,
@@ -130,6 +132,7 @@ def plan_command(
     unknown = images_not_known([item.spec for item in left], images)
     _say(*notes, unknown, put_aside(definition.name, tree))
     if site_name and site:
+        common.warn(open_ports(runs, site))
         plans = job_plans(pending(entries), site, JobPlan())
         show_costs(*expected.show(entries, plans, site_name, site, tree, images))
         with common.warning("nothing could be submitted"):

@@ -12,6 +12,7 @@ from ddl_tools.doctor.judge import judge
 from ddl_tools.doctor.probes import plan_probe, probe_name, read_settled, run_in_job, run_probe
 from ddl_tools.launch import ranks
 from ddl_tools.launch.commands import Allocation
+from ddl_tools.launch.plan_notes import open_ports
 from ddl_tools.launch.slurm.script import JobPlan, render
 from ddl_tools.launch.slurm.site import Site, find_site
 from ddl_tools.records.ledger import Entry
@@ -75,6 +76,8 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
         packages = machine.examine_packages(())
         found = [*(login_node.of_site(one, site) for one in packages), *here, scheduler]
         found += login_node.examine(site, record.spec, tree, request.dry_run)
+        if ports := open_ports([record.spec], site):
+            found.append(Finding("ports", "warn", ports))
     else:
         runs = Study.load(STUDIES / "laptop.yaml").expand()
         found = machine.examine_packages({run.strategy for run in runs})

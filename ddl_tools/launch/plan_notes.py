@@ -1,9 +1,13 @@
 """Notes on planned runs: short epochs, networks not found, no throughput."""
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from ddl_core.config import RunSpec
 from ddl_core.registry import package_of_own
+
+if TYPE_CHECKING:
+    from ddl_tools.launch.slurm.site import Site
 
 ENOUGH_IMAGES = 200 * 64  # of a GPU and epoch: 4 to 10 s, in which a start of 0.1 s is 1 to 3 %
 
@@ -68,19 +72,18 @@ def prefixes(runs: list[RunSpec]) -> str | None:
     )
 
 
-def open_ports(runs: list[RunSpec]) -> str | None:
-    """Name the strategies of which a library opens ports that let in whoever reaches them."""
+def open_ports(runs: list[RunSpec], site: "Site") -> str | None:
+    """Name the strategies whose ranks open ports on nodes that a site's jobs may share."""
     found = {
         f"{run.framework} {run.strategy}"
         for run in runs
-        if run.strategy in ("multiworker", "kvstore")
-        or (run.strategy == "horovod" and run.nodes > 1)
+        if run.world_size > 1 or run.strategy in ("multiworker", "kvstore")  # these always
     }
-    if not found:
+    if site.exclusive or not found:
         return None
     return (
         f"ports without authentication: {', '.join(sorted(found))}. On shared nodes, other users "
-        "reach them; set exclusive = true in the site file (docs/reference/frameworks.md)"
+        "reach them; set exclusive = true in the site file (SECURITY.md)"
     )
 
 

@@ -147,6 +147,16 @@ def test_variables_that_change_the_job_are_shown(doctor, login_node: StandIns, m
         assert "ignored: SBATCH_TIMELIMIT" in shown["sbatch"]["detail"]
 
 
+def test_open_ports_on_nodes_that_others_may_share_are_a_finding(
+    doctor, login_node, images
+) -> None:
+    words = ("--ranks", 2, "--dry-run", "--data", images, "--json")
+    found = findings(doctor("--site", "localtest", *words))["ports"]
+    assert found["state"] == "warn"
+    assert "exclusive = true" in found["detail"]
+    assert "ports" not in findings(doctor("--site", "generic", *words))
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def probed(
     found = run_probe(directory, on_step)
     assert read_probe(directory) == found
     return found, {one.subject: one for one in judge(found, directory)}
+
+
+def test_probes_that_begin_within_a_second_have_folders_of_their_own() -> None:
+    spec = RunSpec.parse(TWO_RANKS)
+    began = time.monotonic()
+    names = {probe_name(spec, "site") for _ in range(10)}
+    assert time.monotonic() - began < 1
+    assert len(names) == 10
 
 
 def test_two_ranks_find_out_everything(images: Path, tmp_path: Path) -> None:

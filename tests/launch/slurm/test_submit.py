@@ -126,11 +126,17 @@ def test_jobs_that_slurm_has_with_other_limits_are_named_and_stay(
 
 
 @pytest.mark.usefixtures("slurm")
-def test_open_ports_on_nodes_that_others_may_share_are_named(tmp_path: Path) -> None:
-    path, _ = two_runs(tmp_path, strategy=["ddp", "horovod"])
-    assert "ports without" not in submitted(path, "--dry-run").stderr  # nodes of its own
-    shared = ddl("study", "submit", path, "--site", "localtest", "--dry-run", status=0)
-    assert shared.stderr.count("warning: ports without authentication: torch horovod.") == 1
+@pytest.mark.parametrize("command", ["submit", "plan"])
+def test_open_ports_on_nodes_that_others_may_share_are_named(tmp_path: Path, command: str) -> None:
+    def warned(path: Path, site: str) -> int:
+        shown = ddl("study", command, path, "--site", site, "--dry-run", status=0)
+        return shown.stderr.count("warning: ports without authentication: torch ddp.")
+
+    path, _ = two_runs(tmp_path, strategy=["ddp"], train_images=320)
+    assert warned(path, "generic") == 0  # nodes of its own
+    assert warned(path, "localtest") == 1
+    alone = study_file(tmp_path, strategy="single", nodes=1, gpus_per_node=1)
+    assert warned(alone, "localtest") == 0
 
 
 @pytest.mark.usefixtures("slurm")
