@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ddl_core.errors import SpecError
-from ddl_core.registry import EXTENSIBLE, FORMATS, LOADERS, REGISTRIES, known, owner
+from ddl_core.registry import EXTENSIBLE, LOADERS, REGISTRIES, known, owner
 from ddl_core.retired import NAMES as RETIRED
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ REFUSED: Refused = (
         {"strategy": ["single"], "world_size": MANY},
         "it is one process",
         "use 'ddp', or accumulation in place of ranks",
-    ),
-    (
-        {"loader": ["synthetic"], "data_format": [name for name in FORMATS if name != "folder"]},
-        "it reads no files",
-        "leave it out",
     ),
     ({"loader": ["synthetic"], "uncached": YES}, "it reads no files", "leave it out"),
     ({"loader": ["memory"], "uncached": YES}, "it reads files once", "leave it out"),
@@ -153,11 +148,11 @@ def _refusals(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
         others = [
             name
             for name, one in LOADERS.items()
-            if run.framework in one.frameworks and not one.formats and name != "synthetic"
+            if run.framework in one.frameworks and not one.formats
         ]
         yield (
             f"loader {run.loader!r} does not read data_format = {run.data_format!r}; use "
-            f"data_format {' or '.join(map(repr, read))}, or one of the loaders: {', '.join(others)}"
+            f"{' or '.join(map(repr, read))}, or one of the loaders: {', '.join(others)}"
         )
 
 

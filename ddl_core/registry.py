@@ -111,7 +111,9 @@ LOADERS = {
     "memory": Entry("ddl_core.loaders.memory:Memory", version=2),
     "dali_cpu": _dali("dali:DaliCPU", "DALI (CPU)"),
     "dali_gpu": _dali("dali:DaliGPU", "DALI (GPU)"),
-    "synthetic": Entry("ddl_core.loaders.synthetic:Synthetic", frameworks=_ALL),
+    "synthetic": Entry(  # which reads none: it leaves the format at its default
+        "ddl_core.loaders.synthetic:Synthetic", frameworks=_ALL, formats=("folder",)
+    ),
 }
 
 FORMATS = {

@@ -439,8 +439,8 @@ def _limited(encoded: Any) -> Any:
     shape = fn.peek_image_shape(encoded)
     sides = shape[0], shape[1]
     long = dali.math.max(*sides) > MAX_SIDES * dali.math.min(*sides)
-    refused = fn.cast(long | (sides[0] * sides[1] > MAX_PIXELS), dtype=types.INT64)
-    size = encoded.shape(dtype=types.INT64)[0]
+    refused = fn.cast(long | (sides[0] * sides[1] > MAX_PIXELS), dtype=types.INT32)
+    size = encoded.shape(dtype=types.INT32)[0]
     return fn.slice(encoded, start=[0], shape=fn.stack(size - refused * (size - 1)), axes=[0])
 
 

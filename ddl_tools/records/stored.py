@@ -143,7 +143,9 @@ def has_record(directory: Path) -> bool:
 
 def has_profile(directory: Path) -> bool:
     """Say whether there is a profile of a run, whole or not."""
-    return is_there(RunFiles(directory).profile) or _has_line(directory, StudyFiles(Path()).profiles)
+    return is_there(RunFiles(directory).profile) or _has_line(
+        directory, StudyFiles(Path()).profiles
+    )
 
 
 def run_dirs(study: str, tree: Tree) -> list[Path]:

@@ -13,6 +13,7 @@ from ddl_tools.records.storage import require_ours
 from tests.analysis.test_nsys import report
 from tests.cli.bad_inputs import commands
 from tests.launch.running import ddl, planned
+from tests.pictures import write_pictures
 
 ADVICE = ("advise", "--site", "juwels_booster", "--gpus", 64, "--figure")
 Call = Callable[..., Result]
@@ -114,11 +115,10 @@ def test_what_is_no_file_is_never_replaced(option: str, words: Any, tmp_path: Pa
 @pytest.mark.parametrize("option", FOLDERS)
 def test_a_folder_of_the_users_stays(option: str, tmp_path: Path) -> None:
     planned()
+    write_pictures(tmp_path / "results", 6, 6)
     folder = tmp_path / "results" / "mine"
     folder.mkdir(parents=True)
     (folder / "thesis.txt").write_text("my thesis")
-    for split in ("train", "val"):
-        (folder.parent / split / "a").mkdir(parents=True)
     done = ddl(*FOLDERS[option](folder))
     assert done.exit_code == 1, done.output
     assert str(folder) in done.output
