@@ -437,11 +437,11 @@ def _limited(encoded: Any) -> Any:
     So DALI ends before it decodes such an image, which would take gigabytes.
     """
     shape = fn.peek_image_shape(encoded)
-    sides = shape[0], shape[1]
-    long = dali.math.max(*sides) > MAX_SIDES * dali.math.min(*sides)
-    refused = fn.cast(long | (sides[0] * sides[1] > MAX_PIXELS), dtype=types.INT32)
-    size = encoded.shape(dtype=types.INT32)[0]
-    return fn.slice(encoded, start=[0], shape=fn.stack(size - refused * (size - 1)), axes=[0])
+    height, width = shape[0], shape[1]
+    thin = dali.math.max(height, width) > MAX_SIDES * dali.math.min(height, width)
+    size = encoded.shape(dtype=types.INT32)
+    kept = size - (size - 1) * (thin | (height * width > MAX_PIXELS))  # one kernel of DALI
+    return fn.slice(encoded, start=[0], shape=kept, axes=[0])
 
 
 def _short(error: RuntimeError) -> str:
