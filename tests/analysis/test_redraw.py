@@ -106,13 +106,13 @@ def test_of_a_study_that_plans_none_of_its_runs_the_reason_is_named(
     run = make_run()
     make_run(study="other")
     redraw(tree, figures=tree.figures)
-    assert (tree.figures / "laptop" / "comparison.png").is_file()
+    assert (tree.figures / "laptop" / "comparison.csv").is_file()
     base = {**SPEC, "eval_images": 6}
     write_study(Study(name="laptop", question="Who is first?", base=base, repeats=1), tree)
     shown = ddl("figures", "--results", tree.root, status=0).output
     (line,) = [line for line in shown.splitlines() if line.startswith("laptop ")]
     assert "no run of the study as it is now" in line
-    assert (tree.figures / "other" / "comparison.png").is_file()
+    assert (tree.figures / "other" / "comparison.csv").is_file()
     assert not (tree.figures / "laptop").exists()  # figures of runs that are not the study's
     assert "laptop/" not in (tree.figures / "README.md").read_text()
     assert RunFiles(run).record.is_file()
