@@ -15,7 +15,7 @@ from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.slurm.submit import _link
 from ddl_tools.records.damage import examine
-from ddl_tools.records.ledger import read_study
+from ddl_tools.records.ledger import exclusive, read_study
 from ddl_tools.records.paths import EmulationFiles, ProbeFiles, RunFiles, StudyFiles, Tree
 from ddl_tools.records.probe import read_answers, read_probe
 from ddl_tools.records.profiling import read_profile
@@ -108,7 +108,12 @@ def test_no_linked_folder_below_the_root_is_read_or_written(
         with pytest.raises(RecordError, match=f"{place} is a symbolic link to {elsewhere}"):
             run_dirs("test", tree)
     assert "symbolic link" in examine(run_dir).reason
-    for write in (lambda: append_epoch(run_dir, line(0)), lambda: planned(tree)):
+    lock = RunFiles(run_dir).lock
+    for write in (
+        lambda: append_epoch(run_dir, line(0)),
+        lambda: planned(tree),
+        exclusive(lock, "the run").__enter__,
+    ):
         with pytest.raises(RecordError, match="--to DIR"):
             write()
     assert sorted(elsewhere.rglob("*")) == before
