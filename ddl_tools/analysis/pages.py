@@ -16,6 +16,7 @@ from ddl_tools import markdown
 from ddl_tools.analysis import estimates, ratios
 from ddl_tools.analysis import statements as papers
 from ddl_tools.analysis.confirmation import beside, confirmation
+from ddl_tools.analysis.csv_file import read_csv
 from ddl_tools.analysis.figures import QUESTIONS, comparison
 from ddl_tools.analysis.paper import AACH, Paper, in_table_2, read_paper
 from ddl_tools.analysis.plot import captions
@@ -160,7 +161,7 @@ def results(tree: Tree, stated: str) -> str:
 
 def read_points(path: Path) -> pd.DataFrame:
     """Read the numbers of a figure; a commit such as 73e28947 is no number."""
-    return pd.read_csv(path, dtype={"commit": "string"})
+    return read_csv(path, dtype={"commit": "string"})
 
 
 def _answer(tree: Tree, question: str, study: str, figure: str, begins: str) -> Row | None:

@@ -18,6 +18,7 @@ from ddl_core.config import run_fields
 from ddl_core.errors import RecordError
 from ddl_core.timing import Spent
 from ddl_tools.analysis import metrics
+from ddl_tools.analysis.csv_file import read_csv, to_csv
 from ddl_tools.emulation.validity import rejected
 from ddl_tools.records import identity
 from ddl_tools.records.damage import Examined, broken, examine
@@ -36,6 +37,7 @@ UNKNOWN = "unknown"  # status of a row of a record that names what is not instal
 DAMAGED = "damaged"  # status of a row that stands for a record of which nothing is believed
 WITHDRAWN = "withdrawn"  # status of a row of a run whose numbers are not used any more
 KERNELS = "kernel time"
+DIGITS = 9  # of floats in a file: its bytes are stable
 PROFILED = ("strategy", "loader", "data_format", "model", "world_size")
 """Columns of the run that a table of profiles has."""
 
@@ -154,19 +156,14 @@ def write_tables(
     path, windows = tree.tables / f"{study}.csv", tree.tables / "windows" / f"{study}.csv"
     for table in (path, windows):
         require_ours(table, "study,run_id,")
-    write_atomically(windows, to_csv(_windows_frame(read)))
-    write_atomically(path, to_csv(_runs_frame(read, carbon_g_per_kwh)))
+    write_atomically(windows, to_csv(_windows_frame(read), DIGITS))
+    write_atomically(path, to_csv(_runs_frame(read, carbon_g_per_kwh), DIGITS))
     return read_table(path), read_table(windows, WINDOW_COLUMNS)
 
 
 def read_table(path: Path, columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:
     """Read a table that `write_tables` wrote, with the same column types."""
-    return pd.read_csv(path, dtype=dict(columns), keep_default_na=False, na_values=[""])
-
-
-def to_csv(table: pd.DataFrame) -> str:
-    """Return `table` as CSV with nine significant digits, so that its bytes are stable."""
-    return str(table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+    return read_csv(path, dtype=dict(columns), keep_default_na=False, na_values=[""])
 
 
 def whole(runs: pd.DataFrame) -> pd.DataFrame:

