@@ -8,14 +8,17 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from ddl_core.errors import DataError
 from ddl_core.files import replacing
+from ddl_tools.visible import visible
 
 # Within an element of its own, neither GitHub nor JupyterLab takes a sign for mathematics.
 _SIGNS = {"<": "&lt;", ">": "&gt;", **{sign: f"<span>&#{ord(sign)};</span>" for sign in "\\$"}}
 _INTERVAL = r"\[[-+]?\d[-+\d., ek]*\](?![(\[:])"  # numbers in brackets are no link
 _MARKUP = r"[\\$*`~\[\]]|[<>](?!\d)|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])|^[#+-](?=\W|$)"
+_MARKUP += r"|:(?=//)|(?<=(?i:www))\."  # addresses become links by themselves
 
 
 class Markdown(str):
@@ -36,14 +39,14 @@ def escape(text: object) -> Markdown:
         re.sub(
             f"({_INTERVAL})|{_MARKUP}",
             lambda found: found[1] or _SIGNS.get(found[0], f"\\{found[0]}"),
-            " ".join(str(text).split()),
+            " ".join(visible(text).split()),
         )
     )
 
 
 def code(text: object) -> Markdown:
     """Return a text as code within a line of Markdown; it cannot hold backticks."""
-    return Markdown(f"`{' '.join(str(text).split()).replace('`', chr(39))}`")
+    return Markdown(f"`{' '.join(visible(text).split()).replace('`', chr(39))}`")
 
 
 def link(text: str, target: str) -> Markdown:
@@ -70,7 +73,13 @@ def plain(template: Path, **values: Any) -> str:
 
 def web(template: Path, **values: Any) -> str:
     """Return the web page that a template makes of `values`, each of which it escapes."""
-    return _environment(template, autoescape=True).get_template(template.name).render(**values)
+    environment = _environment(template, autoescape=True, finalize=_seen)
+    return environment.get_template(template.name).render(**values)
+
+
+def _seen(text: object) -> str:
+    """Return a text of a web page as `visible` shows it; HTML stays HTML."""
+    return type(text)(visible(text)) if isinstance(text, Markup) else visible(text)
 
 
 def sentences(

@@ -70,12 +70,16 @@ def test_a_cell_may_hold_a_bar() -> None:
         "- item",
         "+ item",
         "> quote",
+        "http://evil.example/x and www.evil.example",
     ],
 )
 @pytest.mark.parametrize("page", ["{}", "# {}", "- {}", "*{}*", "[{}](page.md)"])
 def test_a_text_is_shown_and_is_no_markup(text: str, page: str) -> None:
-    html = rendered(page.format(markdown.escape(text)))
+    line = page.format(markdown.escape(text))
+    html = rendered(line)
     assert alive(html) == formulas(html) == []
+    assert "p://" not in line
+    assert "www." not in line
     assert shown(html).strip() == " ".join(text.split())
 
 

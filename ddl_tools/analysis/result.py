@@ -13,6 +13,7 @@ from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import counts, runs_table, windows_table
 from ddl_tools.markdown import Markdown, code, escape
 from ddl_tools.records.paths import Tree, committed, existing
+from ddl_tools.visible import visible
 
 pd.set_option("display.max_colwidth", None)  # notebooks show whole names
 pd.set_option("display.html.use_mathjax", False)  # a name may have dollars
@@ -50,7 +51,7 @@ class Result:
             return []
         figure = QUESTIONS[self.name].figure(self.points)
         caption = caption_of(figure) if figure else captions.undrawn(self.points)
-        table = QUESTIONS[self.name].table(self.points)
+        table = QUESTIONS[self.name].table(self.points).map(visible)
         shown = [figure] if figure else []
         return [*shown, Markdown(f"*{escape(caption)}*"), table.set_index(table.columns[0])]
 

@@ -20,8 +20,10 @@ try:
 
         from ddl_core import __version__
         from ddl_tools.cli import data, slurm, study, tools
+        from ddl_tools.cli.output import say
         from ddl_tools.cli.recommend import recommend
         from ddl_tools.processes import safe_imports
+        from ddl_tools.visible import visible
 except KeyboardInterrupt:  # Ctrl-C in the first moment
     sys.exit(STOPPED)
 
@@ -31,6 +33,13 @@ class Application(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
+        try:
+            return self._invoke(ctx)
+        except click.ClickException as error:
+            vars(error)["message"] = visible(error.message)  # click declares it final
+            raise
+
+    def _invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # for names that are not UTF-8
@@ -38,15 +47,13 @@ class Application(click.Group):
             for name in ("DDL_STALL_TIMEOUT", "DDL_SETUP_TIMEOUT"):
                 _check_seconds(name)
             if outside := import_errors.from_outside():
-                click.echo(
-                    f"warning: {'; '.join(import_errors.why_from_outside(outside))}", err=True
-                )
+                say(f"warning: {'; '.join(import_errors.why_from_outside(outside))}", err=True)
             with safe_imports(), import_errors.explained(sys.argv[1:]):
                 return super().invoke(ctx)
         except DDLError as error:
             raise click.ClickException(str(error)) from None
         except KeyboardInterrupt:
-            click.echo("stopped", err=True)
+            say("stopped", err=True)
             sys.exit(STOPPED)
         except OSError as error:
             if error.errno == errno.EPIPE:  # who read the output has seen enough

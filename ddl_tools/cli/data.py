@@ -8,6 +8,7 @@ import click
 from ddl_core.errors import DataError
 from ddl_core.registry import FORMATS
 from ddl_tools.cli.options import FOLDER
+from ddl_tools.cli.output import say
 from ddl_tools.datasets import PUBLIC_SETS
 from ddl_tools.records.paths import results
 
@@ -50,7 +51,7 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
     target = folder or results().dataset("sample")
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     make_sample(target, **given)
-    click.echo(f"the sample set is in {target}")
+    say(f"the sample set is in {target}")
 
 
 @data.command("import")
@@ -69,7 +70,7 @@ def import_command(name: str, folder: Path | None, source: Path | None) -> None:
 
     target = folder or results().dataset(name)
     images = import_set(name, target, source)
-    click.echo(f"{images:,} images are in {target}" if images else f"{target} was there already")
+    say(f"{images:,} images are in {target}" if images else f"{target} was there already")
 
 
 @data.command("write")
@@ -87,7 +88,7 @@ def write_command(source: str, folder: Path) -> None:
 
     images = write_function(source, folder)
     classes = len(class_folders(folder / "train"))
-    click.echo(f"{images:,} images of {classes:,} classes are in {folder}")
+    say(f"{images:,} images of {classes:,} classes are in {folder}")
 
 
 @data.command("convert")
@@ -117,7 +118,7 @@ def convert_command(
     from ddl_tools.datasets.convert import plan
 
     conversion = plan(folder or results().dataset("sample"), **chosen)
-    click.echo(conversion.text())
+    say(conversion.text())
     if not dry_run:
         conversion.run(processes=processes)
 
@@ -134,7 +135,7 @@ def index_command(folder: Path, processes: int | None) -> None:
     from ddl_tools.datasets.convert import make_indices
 
     made, kept = make_indices(folder, processes=processes)
-    click.echo(f"{made} indices made, {kept} were there")
+    say(f"{made} indices made, {kept} were there")
 
 
 @data.command("verify")
@@ -151,6 +152,6 @@ def verify_command(folder: Path, data_format: str | None, processes: int | None)
     from ddl_tools.datasets.verify import verify
 
     report = verify(folder, data_format=data_format, processes=processes)
-    click.echo(report.text())
+    say(report.text())
     if not report.ok:
         raise DataError(f"{folder} is not fit for a measurement: the errors are named above")

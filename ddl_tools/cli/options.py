@@ -14,6 +14,7 @@ from ddl_core.config import LONGEST_NAME, STUDY_ONLY, RunSpec, run_fields
 from ddl_core.errors import DDLError, LaunchError
 from ddl_core.registry import REGISTRIES
 from ddl_core.retired import SETTINGS, refusal
+from ddl_tools.cli.output import say
 from ddl_tools.names import named
 from ddl_tools.records.agreement import alarm
 from ddl_tools.records.ledger import Entry
@@ -220,14 +221,14 @@ def log_of_unstarted(entries: list[Entry]) -> list[str]:
 def warn_of_disagreement(entries: list[Entry]) -> bool:
     """Name in red the groups whose weights differ and must not; return whether there are any."""
     if text := alarm(entries):
-        click.secho(text, fg="red", bold=True, err=True)
+        say(text, err=True, alarm=True)
     return bool(text)
 
 
 def warn(text: str | None) -> None:
     """Print a warning, if there is one."""
     if text:
-        click.echo(f"warning: {text}", err=True)
+        say(f"warning: {text}", err=True)
 
 
 @contextmanager
@@ -236,7 +237,7 @@ def warning(text: str) -> Iterator[None]:
     try:
         yield
     except DDLError as error:
-        click.echo(f"warning: {text}: {error}", err=True)
+        say(f"warning: {text}: {error}", err=True)
 
 
 def ask_queue() -> "Queue | None":
@@ -247,5 +248,5 @@ def ask_queue() -> "Queue | None":
         return slurm_cli.queue()
     except LaunchError as error:  # of several lines the last one is SLURM's conclusion
         last = str(error).splitlines()[-1]
-        click.echo(f"warning: without the state of the jobs: {last}", err=True)
+        say(f"warning: without the state of the jobs: {last}", err=True)
         return None

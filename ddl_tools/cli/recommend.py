@@ -8,6 +8,7 @@ import click
 
 from ddl_core.errors import STOPPED, FairnessError, Interrupted
 from ddl_tools.cli import options as common
+from ddl_tools.cli.output import say
 from ddl_tools.records.paths import Tree
 
 
@@ -100,24 +101,24 @@ def recommend(
     if site_name:
         words = common.repeated_words(context, without=(*OF_CALL, *OF_JOB))
         on_site = SiteSearch(asked, words, tree, site_name, JobPlan(account, partition))
-        on_site.proceed(click.echo, max_node_hours, dry_run)
+        on_site.proceed(say, max_node_hours, dry_run)
         return
     search = Search(asked, tree, name=name)
-    click.echo(plan_text(asked, search.space))
+    say(plan_text(asked, search.space))
     if dry_run:
         return
     search.run()
     try:
         answer = Answer(search)
     except Interrupted as error:
-        click.echo(error, err=True)
+        say(error, err=True)
         sys.exit(STOPPED)
     picture = answer.write()
     if answer.alarm:
-        click.secho(answer.alarm, fg="red", bold=True, err=True)
-    click.echo("\n" + "\n".join(answer.lines))
+        say(answer.alarm, err=True, alarm=True)
+    say("\n" + "\n".join(answer.lines))
     if picture:
-        click.echo(f"figure: {picture}", err=True)
+        say(f"figure: {picture}", err=True)
     if answer.alarm:
         raise FairnessError("the weights of some strategies differ, see above")
     if answer.search.stopped:

@@ -7,6 +7,7 @@ import click
 
 from ddl_core.errors import SpecError
 from ddl_tools.cli import options as common
+from ddl_tools.cli.output import say
 from ddl_tools.names import Names, named, plural
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import RunFiles, Tree
@@ -71,15 +72,15 @@ def submit_command(
     by_block = by == "block"
     names = named(definition.expand())
     if definition.interleave and not by_block:
-        click.echo("jobs do not interleave: with --by block, the runs of a repeat share a job",
+        say("jobs do not interleave: with --by block, the runs of a repeat share a job",
                    err=True)  # fmt: skip
 
     def show(entries: list[Entry], plans: list[JobPlan]) -> None:
         if note := prefixes([item.spec for item in entries]):
-            click.echo(note, err=True)
+            say(note, err=True)
         common.warn(open_ports([item.spec for plan in plans for item in plan.runs], site))
         for note in slurm_cli.notes(render(plans[0], site)) if plans else ():
-            click.echo(note, err=True)
+            say(note, err=True)
         _show_plans(entries, plans, site, names)
         images = check_images(entries, tree, data_dir)
         show_costs(*expected.show(entries, plans, site_name, site, tree, images))
@@ -101,18 +102,18 @@ def submit_command(
             by_block=by_block,
             data_dir=data_dir,
             show=show,
-            warn=lambda text: click.echo(f"warning: {text}", err=True),
+            warn=common.warn,
         ):
-            click.echo(f"{job_id}  {names[item.spec.run_id]}")
+            say(f"{job_id}  {names[item.spec.run_id]}")
         return
     entries = read_runs(definition, tree, common.ask_queue)
     plans = core.prepare(entries, site, asked, retry_failed=retry_failed, by_block=by_block)
     shown = plans if all_scripts else plans[:1]
     for plan in shown:
-        click.echo(f"# {RunFiles(plan.runs[0].directory).script}")
-        click.echo(render(plan, site))
+        say(f"# {RunFiles(plan.runs[0].directory).script}")
+        say(render(plan, site))
     if more := len(plans) - len(shown):
-        click.echo(f"# {plural(more, 'more script')}; --all-scripts prints them\n")
+        say(f"# {plural(more, 'more script')}; --all-scripts prints them\n")
     with common.warning("nothing would be submitted"):
         show(entries, plans)
     with common.warning("nothing could be submitted now"):
@@ -121,7 +122,7 @@ def submit_command(
 
 def show_costs(costs: str, warning: str | None) -> None:
     """Print the table of costs, and a warning if there is one."""
-    click.echo(costs)
+    say(costs)
     common.warn(warning)
 
 
@@ -131,15 +132,15 @@ def _show_plans(entries: list[Entry], plans: "list[JobPlan]", site: "Site", name
 
     bad = [item for item in entries if item.state in ("failed", "interrupted", "damaged")]
     if bad:
-        click.echo("\n".join([common.show_entries(bad), *common.log_of_unstarted(bad)]))
+        say("\n".join([common.show_entries(bad), *common.log_of_unstarted(bad)]))
     if failed := left_alone(entries, plans):
-        click.echo(f"not submitted: {len(failed)} failed or damaged, see above; "
+        say(f"not submitted: {len(failed)} failed or damaged, see above; "
                    "--retry-failed submits them again")  # fmt: skip
     for plan in plans:
         name, runs = plan.name.removeprefix("ddl-"), [names[one.spec.run_id] for one in plan.runs]
         if len(runs) > 1:
-            click.echo(f"{name}: {len(runs)} runs in {clock(plan.limit_s(site))}, in this order:")
-            click.echo("\n".join(f"  {run}" for run in runs))
+            say(f"{name}: {len(runs)} runs in {clock(plan.limit_s(site))}, in this order:")
+            say("\n".join(f"  {run}" for run in runs))
 
 
 @click.command("cancel")
@@ -163,6 +164,6 @@ def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_
         core.cancel(found)
     for item in found:
         done = "would cancel" if dry_run else "cancelled"
-        click.echo(f"{done}  {names[item.spec.run_id]}  {item.reason}")
+        say(f"{done}  {names[item.spec.run_id]}  {item.reason}")
     if not found:
-        click.echo("none of these runs has a job in SLURM's queue")
+        say("none of these runs has a job in SLURM's queue")

@@ -11,6 +11,7 @@ import click
 from ddl_core.config import RunSpec
 from ddl_core.errors import FairnessError, LaunchError, SpecError
 from ddl_tools.cli import options as common
+from ddl_tools.cli.output import say
 from ddl_tools.cli.slurm import show_costs
 from ddl_tools.emulation import validity
 from ddl_tools.records import ledger as state
@@ -57,25 +58,25 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
             "it; choose another name with --study, or add the run to the study's file"
         )
     if dry_run:
-        click.echo(f"{entry(spec, directory).state}: {directory}")
-        click.echo(common.command_of(spec, directory))
+        say(f"{entry(spec, directory).state}: {directory}")
+        say(common.command_of(spec, directory))
         return
     preflight.check_room(directory)
     check_data([entry(spec, directory)], tree, data_dir)
     plan_run(spec, study_name, tree, data_dir)
-    click.echo(spec.run_id)
-    _say(without_throughput([spec]))
+    say(spec.run_id)
+    _say_all(without_throughput([spec]))
     record = run_one(directory)
-    click.echo(f"completed: {metrics.describe(read_epochs(directory))}")
-    _say(*validity.warnings([record]))
-    click.echo(f"executed notebook: {RunFiles(directory).notebook}")
+    say(f"completed: {metrics.describe(read_epochs(directory))}")
+    _say_all(*validity.warnings([record]))
+    say(f"executed notebook: {RunFiles(directory).notebook}")
 
 
-def _say(*notes: str | None) -> None:
+def _say_all(*notes: str | None) -> None:
     """Print the notes that are not empty."""
     for note in notes:
         if note:
-            click.echo(note)
+            say(note)
 
 
 @click.group()
@@ -123,14 +124,14 @@ def plan_command(
     if not dry_run:
         state.plan(definition, tree, data_dir)
     entries, runs = ledger(definition, tree), definition.expand()
-    click.echo(common.show_entries(entries))
-    click.echo(counts(entries))
+    say(common.show_entries(entries))
+    say(counts(entries))
     interleaved = definition.interleave is not None
     discarded = without_throughput(runs, interleaved=interleaved, images=images)
     notes = short_windows(runs, images), discarded, networks_not_found(runs), prefixes(runs)
     left = pending(entries, retry_failed=True)
     unknown = images_not_known([item.spec for item in left], images)
-    _say(*notes, unknown, put_aside(definition.name, tree))
+    _say_all(*notes, unknown, put_aside(definition.name, tree))
     if site_name and site:
         common.warn(open_ports(runs, site))
         plans = job_plans(pending(entries), site, JobPlan())
@@ -138,7 +139,7 @@ def plan_command(
         with common.warning("nothing could be submitted"):
             for item in left:
                 site.check(item.spec)
-    click.echo(resolves(definition, tree))
+    say(resolves(definition, tree))
     with common.warning("nothing could be started now"):
         check_folders(left, tree, data_dir)
 
@@ -191,7 +192,7 @@ def status_command(definition: Study, watch: bool, tree: Tree) -> None:
         if text != shown:
             if watch:
                 click.clear()
-            click.echo(text)
+            say(text)
             common.warn_of_disagreement(entries)
             shown = text
         if not watch:
@@ -254,13 +255,13 @@ def verify_command(name: str, tree: Tree) -> None:
     if Path(name).suffix in (".yaml", ".yml"):
         name = Study.load(Path(name)).name
     runs = [used(run) for run in verify(tree, name)]
-    _say(*(line for run in runs for line in run.lines()))
+    _say_all(*(line for run in runs for line in run.lines()))
     damaged = sum(bool(run.damages) for run in runs)
     unknown = sum(run.is_unknown for run in runs)
     text = (
         f"{len(runs)} records of {name}: {len(runs) - damaged} whole, {damaged - unknown} damaged"
     )
-    click.echo(f"{text}, {unknown} of plug-ins that are not installed here" if unknown else text)
+    say(f"{text}, {unknown} of plug-ins that are not installed here" if unknown else text)
     sys.exit(damaged > 0)
 
 
@@ -277,7 +278,7 @@ def compare_command(definition: Study, tree: Tree) -> None:
     """
     from ddl_tools.analysis.pages import compare
 
-    click.echo(compare(definition, tree))
+    say(compare(definition, tree))
 
 
 def _study_or_file(context: click.Context, parameter: click.Parameter, value: str) -> str | Path:
@@ -309,11 +310,11 @@ def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
         found = publish_all([source], tree, target)
     for name, done in found.items():
         for doubt in done.warnings:
-            click.echo(f"warning: {doubt}", err=True)
+            say(f"warning: {doubt}", err=True)
         for skipped in done.skipped:
-            click.echo(f"not published: {skipped}", err=True)
+            say(f"not published: {skipped}", err=True)
         text = f"{len(done.new)} published, {len(done.unchanged)} published before"
-        click.echo(text if name == source else f"{name}: {text}")
+        say(text if name == source else f"{name}: {text}")
 
 
 def _start(
@@ -331,16 +332,16 @@ def _start(
     same = shlex.join([name, *given, *results_words(tree)])
     interleaved = definition.interleave is not None
     runs = definition.expand()
-    _say(without_throughput(runs, interleaved=interleaved), prefixes(runs))
+    _say_all(without_throughput(runs, interleaved=interleaved), prefixes(runs))
     if dry_run:
         entries = ledger(definition, tree)
         todo = pending(entries, retry_failed)
-        click.echo(common.show_entries(entries))
-        click.echo(counts(entries))
+        say(common.show_entries(entries))
+        say(counts(entries))
         how = f"{parallel} at the same time" if parallel > 1 else "one after the other"
-        click.echo(f"would run {len(todo)}, {'interleaved' if interleaved else how}:")
+        say(f"would run {len(todo)}, {'interleaved' if interleaved else how}:")
         for item in todo:
-            click.echo(f"  {common.command_of(item.spec, item.directory)}")
+            say(f"  {common.command_of(item.spec, item.directory)}")
         return
     try:
         entries = run_study(
@@ -348,12 +349,12 @@ def _start(
         )
         entries = checked(entries)
     except KeyboardInterrupt:
-        click.echo(summary(checked(ledger(definition, tree))), err=True)
+        say(summary(checked(ledger(definition, tree))), err=True)
         again = "resume" if retry_failed else "run"
-        click.echo(f"stopped; go on with: ddl study {again} {same}", err=True)
+        say(f"stopped; go on with: ddl study {again} {same}", err=True)
         raise
-    click.echo(summary(entries))
-    _say(put_aside(definition.name, tree))
+    say(summary(entries))
+    _say_all(put_aside(definition.name, tree))
     disagree = common.warn_of_disagreement(entries)
     if open_runs := sum(item.state != "completed" for item in entries):
         raise LaunchError(

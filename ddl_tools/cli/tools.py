@@ -14,6 +14,7 @@ from ddl_core.errors import NotInstalledError, RecordError, SpecError
 from ddl_core.registry import FORMATS, LOADERS, MODELS
 from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FILE, FOLDER, tree_of
+from ddl_tools.cli.output import say, say_json
 from ddl_tools.records.paths import REPORT, ProbeFiles, Tree, committed, existing, results
 
 if TYPE_CHECKING:
@@ -84,15 +85,15 @@ def doctor(
     bad = any(one.state == "bad" for one in report.findings)
     if as_json:
         findings = [asdict(one) for one in report.findings]
-        click.echo(json.dumps({"ready": not bad, "findings": findings}, indent=1))
+        say_json({"ready": not bad, "findings": findings})
     else:
-        click.echo(_as_text(report, "" if show else ready))
+        say(_as_text(report, "" if show else ready))
     if report.directory and not show:
         drawn = redraw_probes(tree, figures=tree.figures)
         if not as_json:
-            click.echo(f"record: {ProbeFiles(report.directory).record}")
+            say(f"record: {ProbeFiles(report.directory).record}")
             for path in (path for path in drawn if path.suffix == ".png"):
-                click.echo(f"figure: {path}")
+                say(f"figure: {path}")
     if bad:
         sys.exit(1)
 
@@ -148,10 +149,10 @@ def figures(
         tree = Tree(tree.root, to.absolute())
     done = redraw(tree, figures=tree.figures, studies=studies, carbon_g_per_kwh=carbon)
     for line in done.summary(reasons=bool(studies)):
-        click.echo(line)
-    click.echo(f"{len(done.files)} files in {tree.figures}")
+        say(line)
+    say(f"{len(done.files)} files in {tree.figures}")
     for page in done.pages[-1:]:
-        click.echo(f"answers and figures: {page}")
+        say(f"answers and figures: {page}")
     if done.damaged:
         raise RecordError("\n".join([f"{len(done.damaged)} records in no figure:", *done.damaged]))
     if root is None and to is None and not studies:
@@ -178,7 +179,7 @@ def report(root: Path | None, folder: Path | None) -> None:
     if root and tree.studies():  # the index shows the figure that answers each study's question
         redraw(tree, figures=tree.figures)
     index = write_report(tree, folder)
-    click.echo(f"open {index} in a browser, or send the folder {index.parent}")
+    say(f"open {index} in a browser, or send the folder {index.parent}")
 
 
 def _accuracy(
@@ -256,7 +257,7 @@ def advise(
     sizes = {"max_gpus": max_gpus, "gpus": gpus}
     request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, **sizes)
     found = core.advise(request, existing(tree_of(root)) if root else committed())
-    click.echo(render.text(found), nl=False)
+    say(render.text(found), nl=False)
     if stem:
         from ddl_tools.analysis.figures import QUESTIONS
         from ddl_tools.analysis.figures.advice import points_of
@@ -269,7 +270,7 @@ def advise(
         else:
             paths = [save_numbers(points, stem, known=True)]
         for path in paths:
-            click.echo(f"written: {path}")
+            say(f"written: {path}")
 
 
 @click.group()
@@ -298,10 +299,10 @@ def install(
     new = Kernel(name, site_name, prefix)
     if dry_run:
         description = json.dumps(new.description(), indent=1)
-        click.echo(f"# {new.folder}/kernel.json\n{description}\n\n# {new.folder}/kernel.sh")
-        click.echo(new.script(), nl=False)
+        say(f"# {new.folder}/kernel.json\n{description}\n\n# {new.folder}/kernel.sh")
+        say(new.script(), nl=False)
         return
-    click.echo(f"installed {new.display_name!r} in {new.install()}")
+    say(f"installed {new.display_name!r} in {new.install()}")
 
 
 @click.group()
@@ -319,6 +320,7 @@ def import_command(files: tuple[Path, ...], csv: Path | None, overwrite: bool) -
     FILE is the output of `nsys stats --report cuda_gpu_kern_sum --format csv REPORT.nsys-rep`.
     docs/how-to/profile-a-run.md explains the shares.
     """
+    from ddl_tools.analysis.csv_file import to_csv
     from ddl_tools.analysis.nsys import COLUMNS, table
     from ddl_tools.records.storage import require_ours, write_atomically
 
@@ -328,8 +330,8 @@ def import_command(files: tuple[Path, ...], csv: Path | None, overwrite: bool) -
     once = list(dict.fromkeys(files))
     shares = table(tqdm(once, desc="files", unit="file", leave=False, disable=None))
     if csv:
-        write_atomically(csv, shares.to_csv(index=False))
-    click.echo(_shares(shares))
+        write_atomically(csv, to_csv(shares))
+    say(_shares(shares))
 
 
 def _shares(shares: "pd.DataFrame") -> str:
@@ -383,7 +385,7 @@ def loader_command(
     with alone("ddl bench loader"):
         bar = tqdm(cases, desc="loaders", unit="loader", leave=False)
         found = [_measure(loader, form, folder, **settings) for loader, form in bar]
-    click.echo(json.dumps(found, indent=1) if as_json else _rates(found))
+    say_json(found) if as_json else say(_rates(found))
 
 
 def _measure(

@@ -25,6 +25,7 @@ from ddl_core.errors import STOPPED, DDLError, LaunchError, NotInstalledError
 from ddl_tools.emulation import namespaces
 from ddl_tools.processes import stoppable, undisturbed, without_slurms_options
 from ddl_tools.records.paths import SITES
+from ddl_tools.visible import visible
 
 UP = SITES / "local" / "up.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -204,7 +205,7 @@ def main(arguments: list[str]) -> int:
         with stoppable(), running(asked.nodes) as cluster:
             return subprocess.run(asked.command, env=cluster.environment(), check=False).returncode
     except DDLError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        sys.stderr.write(visible(f"Error: {error}\n"))
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("stopped, with the SLURM; the same command goes on\n")

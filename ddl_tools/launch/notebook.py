@@ -25,6 +25,7 @@ from ddl_tools.records.ledger import complete_text, finish_run, is_locked
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record
 from ddl_tools.records.storage import require_plain
+from ddl_tools.visible import visible
 
 RUN_NOTEBOOK = NOTEBOOKS / "01_run.ipynb"
 KERNEL_START_S = 120
@@ -251,7 +252,8 @@ class LocalJob:
         record = read_record(self.run_dir)
         if record.status == "completed":
             if self._error:
-                sys.stderr.write(f"{record.run_id} is complete, but its notebook: {self._error}\n")
+                text = f"{record.run_id} is complete, but its notebook: {self._error}\n"
+                sys.stderr.write(visible(text))
             return record
         if record.error:
             raise LaunchError(str(record.error))

@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ddl_tools.records.progress import Standing, describe, fraction
+from ddl_tools.visible import visible
 
 FORMAT = "{desc} |{bar:24}| {percentage:3.0f}% [{elapsed}<{remaining}{postfix}]"
 EVERY_S = 0.5
@@ -45,7 +46,7 @@ class Screen:
         number = f"{self._part} {min(int(done) + 1, bar.total)}/{bar.total}"
         bar.set_description_str(number, refresh=False)
         # The name last: it is what a narrow terminal may cut.
-        bar.set_postfix_str(f"{describe(progress)}, {name}", refresh=False)
+        bar.set_postfix_str(visible(f"{describe(progress)}, {name}"), refresh=False)
         self._draw()
 
     def say(self, line: str) -> None:
@@ -80,7 +81,7 @@ class LogScreen(Screen):
 
     def say(self, line: str) -> None:
         """Show a line that stays."""
-        self._bar.write(line, file=sys.stderr)
+        self._bar.write(visible(line), file=sys.stderr)
 
     def _draw(self) -> None:
         self.say(str(self._bar))

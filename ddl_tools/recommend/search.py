@@ -41,6 +41,7 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import EpochRecord, Failure, read_epochs, read_record
 from ddl_tools.study import Interleave, Study
+from ddl_tools.visible import visible
 
 if TYPE_CHECKING:  # imports ipyparallel
     from ddl_tools.launch.interactive import Engines
@@ -167,7 +168,7 @@ class Search:
                 self._part(spec)
             except LaunchError as error:
                 self._check_data(spec)
-                sys.stderr.write(f"failed     {self._label(spec)}: {error}\n")
+                sys.stderr.write(visible(f"failed     {self._label(spec)}: {error}\n"))
             self.known.took[first(spec)] = time.monotonic() - began
             self.look()
 

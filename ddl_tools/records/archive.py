@@ -26,6 +26,7 @@ from ddl_tools.records.run import UnknownNameError
 from ddl_tools.records.storage import write_atomically
 from ddl_tools.records.stored import LONGEST_LINE, is_line, to_lines
 from ddl_tools.study import Study, is_name
+from ddl_tools.visible import visible
 
 MOST_BYTES = 10_000_000  # of the file
 MOST_UNPACKED = 100_000_000  # bytes of all members
@@ -136,14 +137,10 @@ def _reading(path: Path) -> Iterator[None]:
     except DDLError as error:
         unknown = isinstance(error, UnknownNameError)
         remedy = "install the package with which it was measured" if unknown else error.remedy
-        raise RecordError(_printable(f"{path}: {error.detail}"), remedy=remedy) from None
+        raise RecordError(visible(f"{path}: {error.detail}"), remedy=remedy) from None
     except Exception as error:  # zipfile has many for an archive that is broken on purpose
         text = str(error) or type(error).__name__
-        raise RecordError(_printable(f"{path} is not a file of records: {text}")) from None
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+        raise RecordError(visible(f"{path} is not a file of records: {text}")) from None
 
 
 def _content(path: Path) -> bytes:

@@ -29,6 +29,7 @@ from ddl_core.files import (
     replacing,
 )
 from ddl_core.retired import FIELDS
+from ddl_tools.visible import visible
 
 MOST_RECORD = 10_000_000  # bytes of a file that is read whole
 MOST_LINES = 100_000_000  # bytes of a file of lines; GitHub takes no larger one
@@ -40,8 +41,8 @@ LONGEST_TEXT, LONGEST_LINE = 100_000, 10_000  # characters
 
 
 def as_line(text: str) -> str:
-    """Return a text with a space for each character that is not printed, such as a line break."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    """Return a text in one line: a space for each line break, the rest as `visible` shows it."""
+    return visible("".join(" " if one.isspace() else one for one in text))
 
 
 # Every field of a record has one of these types, or narrower limits of its own.

@@ -125,8 +125,8 @@ def test_a_fact_is_one_line_that_can_be_printed(tmp_path):
     record = RunRecord.plan("test", spec).model_copy(update={"system": facts})
     write_record(tmp_path / "one", record)
     read = read_record(tmp_path / "one").system
-    assert read["cpu"] == "a b [31m c"
-    assert read["environment"] == {"x y": " "}
+    assert read["cpu"] == r"a b\x1b[31m\u202ec"
+    assert read["environment"] == {"x y": r"\x00"}
     odd = {"cpu": "x" * 10**6, "energy_missing": "\udce9", "settings": {"a": [1]}}
     write_record(tmp_path / "two", record.model_copy(update={"system": system_of(odd)}))
     assert read_record(tmp_path / "two").system["energy_missing"] == "\\udce9"

@@ -18,6 +18,7 @@ from ddl_tools.processes import stoppable, undisturbed
 from ddl_tools.records.ledger import INTERRUPTED, finish_idle_run, finish_run
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Failure, read_record
+from ddl_tools.visible import visible
 
 NOTICE = signal.SIGUSR1  # the script passes the notice of the time limit on
 STOPPED_AT_LIMIT = (
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
         todo = _left(block)
         before = _headway(todo[0]) if todo else None
     except DDLError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        sys.stderr.write(visible(f"Error: {error}\n"))
         return 1
     turn, status = 0, 0
     try:
@@ -96,7 +97,7 @@ def _execute(run_dir: Path) -> int:
         probe = read_record(run_dir).spec.work == "probe"
         record = run_ranks(run_dir) if probe else run_one(run_dir)
     except DDLError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        sys.stderr.write(visible(f"Error: {error}\n"))
         return 1
     sys.stderr.write(f"{record.run_id}: {record.status}\n")
     return 0

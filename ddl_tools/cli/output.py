@@ -1,0 +1,19 @@
+"""Printing of all commands: texts of others cannot act on the terminal."""
+
+import json
+from typing import Any
+
+import click
+
+from ddl_tools.visible import visible
+
+
+def say(text: object, *, err: bool = False, nl: bool = True, alarm: bool = False) -> None:
+    """Print a text as `visible` shows it, on standard error with `err`, and in red as an alarm."""
+    shown = visible(text)
+    click.echo(click.style(shown, fg="red", bold=True) if alarm else shown, err=err, nl=nl)
+
+
+def say_json(value: Any) -> None:
+    """Print a value as JSON."""
+    say(json.dumps(value, indent=1).replace("\x7f", r"\u007f"))
