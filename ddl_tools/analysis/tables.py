@@ -19,7 +19,6 @@ from ddl_core.errors import RecordError
 from ddl_core.timing import Spent
 from ddl_tools.analysis import metrics
 from ddl_tools.analysis.csv_file import read_csv, to_csv
-from ddl_tools.emulation.validity import rejected
 from ddl_tools.records import identity
 from ddl_tools.records.damage import Examined, broken, examine
 from ddl_tools.records.ledger import study_folders
@@ -274,7 +273,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "parameters": (system.get("network") or {}).get("parameters"),
         "image_order": getattr(record.data, "order", None),
         "attempts": len(record.attempts),
-        "unfaithful": "; ".join(rejected(record)) or None,
+        "unfaithful": "; ".join(record.rejected) or None,
     }
 
 

@@ -13,7 +13,6 @@ from ddl_core.errors import FairnessError, LaunchError, SpecError
 from ddl_tools.cli import options as common
 from ddl_tools.cli.output import say
 from ddl_tools.cli.slurm import show_costs
-from ddl_tools.emulation import validity
 from ddl_tools.records import ledger as state
 from ddl_tools.records.agreement import statements
 from ddl_tools.records.damage import checked, verify
@@ -46,7 +45,7 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     from ddl_tools.analysis import metrics
     from ddl_tools.launch import preflight
     from ddl_tools.launch.plan_notes import without_throughput
-    from ddl_tools.launch.study import check_data, plan_run, run_one
+    from ddl_tools.launch.study import check_data, plan_run, rejections, run_one
 
     spec = RunSpec.parse(fields)
     directory = tree.study(study_name) / spec.run_id
@@ -68,7 +67,7 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     _say_all(without_throughput([spec]))
     record = run_one(directory)
     say(f"completed: {metrics.describe(read_epochs(directory))}")
-    _say_all(*validity.warnings([record]))
+    _say_all(*rejections([record]))
     say(f"executed notebook: {RunFiles(directory).notebook}")
 
 

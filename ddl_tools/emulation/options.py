@@ -102,7 +102,5 @@ class Emulated(Options):
         if not self.emulated:
             return None
         from ddl_tools.emulation.launcher import EmulatedNodes
-        from ddl_tools.emulation.nodes import Wiring
 
-        size = run.strategy, run.nodes, run.gpus_per_node
-        return EmulatedNodes(Wiring(*size, self.emu_link_mbit, self.emu_uplink_mbit))
+        return EmulatedNodes(run)

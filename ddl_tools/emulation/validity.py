@@ -5,14 +5,13 @@ send other bytes than theory says, or a link has another rate. The record of a r
 that it breaks; figures leave such a run out.
 """
 
-from collections.abc import Iterable
 from itertools import chain
 
 from ddl_core.config import RunSpec
 from ddl_tools.emulation.counters import EpochCounters, read_counters, read_links
 from ddl_tools.emulation.options import Emulated
 from ddl_tools.records.paths import EmulationFiles
-from ddl_tools.records.run import Emulation, RunRecord
+from ddl_tools.records.run import Emulation
 
 # Of the cores, by the ranks and all others together. Below this share, nearly all steps were within
 # 5 % of theory, above it many were too long, which looks like bad scaling; the numbers are in
@@ -39,25 +38,6 @@ def read(files: EmulationFiles, spec: RunSpec) -> Emulation | None:
         return None
     facts = _facts(spec, counters, read_links(files))
     return facts.model_copy(update={"unfaithful": broken_rules(spec, facts)})
-
-
-def rejected(record: RunRecord) -> list[str]:
-    """Return why an emulated run does not count though it has completed, nothing for others."""
-    if not record.spec.simulated or record.status != "completed":
-        return []
-    facts = record.emulation
-    return broken_rules(record.spec, facts) if facts else ["no epoch counts"]
-
-
-def warnings(records: Iterable[RunRecord]) -> list[str]:
-    """Return a line on the completed runs that break rules and are drawn nowhere, if any."""
-    emulated = [one for one in records if one.spec.simulated and one.status == "completed"]
-    invalid = [(one.run_id, why) for one in emulated if (why := rejected(one))]
-    return [
-        f"rejected, and drawn nowhere: {len(invalid)} of {len(emulated)} emulated runs, e.g. "
-        f"{run_id}: {'; '.join(why)} (docs/explanation/emulation.md)"
-        for run_id, why in invalid[:1]
-    ]
 
 
 def _facts(spec: RunSpec, counters: list[list[EpochCounters]], links: list[float]) -> Emulation:

@@ -109,6 +109,15 @@ class SimulatedNodes(Protocol):
     def prepare(self, made: Sequence[SimulatedNode], logs: Path) -> Sequence[str]:
         """Do what precedes the ranks; return modules that they import on cores they share."""
 
+    def counters(self, logs: Path) -> Any:
+        """Return what counts the epochs of a rank, by ``begin()`` and ``end(epoch, cold)``."""
+
+    def facts(self, logs: Path) -> Any:
+        """Return what the ranks have counted, as the record has it; None where no epoch counts."""
+
+    def broken_rules(self, facts: Any) -> list[str]:
+        """Return why the times of a completed run do not count."""
+
 
 @dataclass(frozen=True)
 class Command:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
@@ -13,7 +13,6 @@ from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, DDLError, RecordError, SpecError
 from ddl_core.files import is_there
 from ddl_core.schedules import derive_seed
-from ddl_tools.emulation import validity
 from ddl_tools.launch import local_ranks, measuring, preflight
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.interleave import Submit, run_interleaved
@@ -271,9 +270,20 @@ def summary(entries: list[Entry]) -> str:
     failed = [item for item in entries if item.state in bad]
     names = named(item.spec for item in entries)
     lines = [f"  {names[item.spec.run_id]}: {item.reason.splitlines()[0]}" for item in failed]
-    doubts = validity.warnings(agreement.completed(entries))
-    said = [*remedies(failed), *doubts, *agreement.statements(entries)]
+    rejected = rejections(agreement.completed(entries))
+    said = [*remedies(failed), *rejected, *agreement.statements(entries)]
     return "\n".join([counts(entries), *lines, *said])
+
+
+def rejections(records: Iterable[RunRecord]) -> list[str]:
+    """Return a line on the completed runs that break rules and are drawn nowhere, if any."""
+    emulated = [one for one in records if one.spec.simulated and one.status == "completed"]
+    invalid = [(one.run_id, why) for one in emulated if (why := one.rejected)]
+    return [
+        f"rejected, and drawn nowhere: {len(invalid)} of {len(emulated)} emulated runs, e.g. "
+        f"{run_id}: {'; '.join(why)} (docs/explanation/emulation.md)"
+        for run_id, why in invalid[:1]
+    ]
 
 
 def live(entries: list[Entry]) -> list[str]:

@@ -10,14 +10,14 @@ import re
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ddl_core.errors import DDLError
 from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochResult
 from ddl_tools.rank.interleave import SlotClient
 from ddl_tools.records.environment import relevant_variables
-from ddl_tools.records.paths import EmulationFiles, RunFiles
+from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.progress import WAITING, Progress, Publish
 from ddl_tools.records.provenance import host, provenance
 from ddl_tools.records.run import (
@@ -32,9 +32,6 @@ from ddl_tools.records.run import (
     write_record,
 )
 from ddl_tools.records.storage import now
-
-if TYPE_CHECKING:
-    from ddl_tools.emulation.counters import RankCounters
 
 log = logging.getLogger(__name__)
 
@@ -64,14 +61,10 @@ class RunRecorder:
         self.slots = SlotClient(directory, rank)
         self._slot: Slot | None = None
         self._ready = False
-        attempt = self.files.attempt(len(self.record.attempts) - 1)
-        self.rendezvous = attempt / "rendezvous"
-        self._emulation = EmulationFiles(attempt)
-        self._counters: RankCounters | None = None
-        if self.spec.simulated:
-            from ddl_tools.emulation import counters
-
-            self._counters = counters.RankCounters(self.spec, self._emulation)
+        self._attempt = self.files.attempt(len(self.record.attempts) - 1)
+        self.rendezvous = self._attempt / "rendezvous"
+        self._nodes = self.spec.launcher  # None: those of the machine
+        self._counters = self._nodes.counters(self._attempt) if self._nodes else None
 
     def wait_for_slot(self, epoch: int, cold: bool) -> None:
         """Wait until the other runs of the study are paused; all cold epochs are one slot."""
@@ -135,10 +128,8 @@ class RunRecorder:
         self.progress.begin("done", self.spec.epochs, 0)
         if not self.first:
             return
-        if self.record.system and self._counters:  # all ranks have noted their last epoch by now
-            from ddl_tools.emulation import validity
-
-            facts = validity.read(self._emulation, self.spec)
+        if self.record.system and self._nodes:  # all ranks have noted their last epoch by now
+            facts = self._nodes.facts(self._attempt)
             self.record.system[EMULATION] = facts.model_dump() if facts else None
         self.record.weights_sha256 = digest
         self.record.status = "completed"

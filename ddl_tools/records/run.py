@@ -307,6 +307,15 @@ class RunRecord(Strict):
         return Emulation.model_validate(facts) if facts else None
 
     @property
+    def rejected(self) -> list[str]:
+        """Why a run on simulated nodes does not count though it has completed."""
+        nodes = self.spec.launcher
+        if nodes is None or self.status != "completed":
+            return []
+        rules: list[str] = nodes.broken_rules(self.emulation)
+        return rules
+
+    @property
     def withdrawn(self) -> str | None:
         """Why no figure, table or advice uses the numbers of this run; None if they may."""
         return WITHDRAWN.get((self.spec.loader, self.loader_version))

@@ -14,7 +14,6 @@ from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import title
 from ddl_tools.emulation.nodes import ON_THE_WIRE
 from ddl_tools.emulation.options import Emulated
-from ddl_tools.emulation.validity import rejected
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import Tree, committed
 from ddl_tools.scaling import paper
@@ -73,7 +72,7 @@ def read_runs(tree: Tree, study: str = STUDY) -> list[Run]:
     found = []
     for record, rate, _ in throughputs(study_folders(study, tree)):
         facts = record.emulation
-        if record.status != "completed" or facts is None or rejected(record):
+        if record.status != "completed" or facts is None or record.rejected:
             continue
         if rate:
             mbit = facts.link_mbit_least or np.inf
