@@ -14,6 +14,7 @@ from importlib import metadata
 import torch
 from torch import Tensor, nn
 
+import ddl_core.models  # noqa: F401 - first: it lets others import torchvision beside any torch
 from ddl_core.loaders.synthetic import Synthetic
 
 Epoch = Callable[[], None]
