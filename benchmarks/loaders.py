@@ -40,10 +40,10 @@ from ddl_core.data.tfrecord import shards_folder
 from ddl_core.loaders.base import open_loader
 from ddl_core.loaders.dali import Dali, Files
 from ddl_core.models import torchvision
+from ddl_tools import limits
 from ddl_tools.datasets.bench import exhaust, stages
 from ddl_tools.datasets.convert import plan_conversion
 from ddl_tools.records.paths import results
-from ddl_tools.records.provenance import available_cores
 
 MINUTES = 12
 BATCH, BATCHES, SIZE = 64, 6, 224
@@ -294,7 +294,7 @@ def on_device(data: Path, device: str, minutes: float) -> dict[str, Any]:
     On a GPU both decode there ("mixed").
     """
     ours, own = f"dali_{'gpu' if device == 'cuda' else 'cpu'}", "DALI shuffling"
-    workers = max(1, available_cores() - 2)  # of 16 cores 14, as in the study one_gpu_loaders
+    workers = max(1, limits.whole_cores() - 2)  # of 16 cores 14, as in the study one_gpu_loaders
     fields = {"device": device, "loader_workers": workers, **ON_DEVICE[device]}
     with tempfile.TemporaryDirectory() as folder:
         some = chosen(data, Path(folder))

@@ -7,6 +7,7 @@ STOPPED = 130  # exit status: what a shell reports for a program that Ctrl-C end
 Category = Literal[
     "out_of_memory",
     "shared_memory",
+    "processes",
     "time_limit",
     "cancelled",
     "node_failure",

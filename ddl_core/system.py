@@ -1,4 +1,4 @@
-"""Folders that are this user's alone, for what programs trust; a process that ends with its parent.
+"""Folders that are this user's alone, for what programs trust; a machine's name; ends of processes.
 
 Libraries load code again that they have compiled, and sockets take commands.
 """
@@ -8,6 +8,7 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
 import stat
 import sys
 import tempfile
@@ -106,3 +107,16 @@ def die_with_parent(parent: int | None = None, number: signal.Signals = signal.S
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
         if parent is not None and os.getppid() != parent:
             os.kill(os.getpid(), number)
+
+
+def check_host_name() -> None:
+    """Raise `LaunchError` if nothing resolves this machine's name: Horovod's Gloo would crash."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        raise LaunchError(
+            f"nothing resolves this machine's name {name!r}, and Horovod crashes on such a machine",
+            remedy=f"add the line `127.0.1.1 {name}` to /etc/hosts, or use another strategy",
+            category="environment",
+        ) from None

@@ -201,24 +201,6 @@ def ends_of_children() -> Iterator[socket.socket]:
         writer.close()
 
 
-def oom_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many processes the system has ended because memory ran out; 0 if unknown.
-
-    Those of this process's control group, its job or session; else those of the whole machine.
-    """
-    try:
-        lines = (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()
-        own = next((line[3:] for line in lines if line.startswith("0::")), "")
-        text = (groups / own.strip("/") / "memory.events").read_text(encoding="utf-8")
-    except OSError:
-        try:
-            text = (proc / "vmstat").read_text(encoding="utf-8")
-        except OSError:
-            return 0
-    rows = (line.split() for line in text.splitlines())
-    return next((int(row[1]) for row in rows if row[0] == "oom_kill"), 0)
-
-
 @contextmanager
 def stoppable(*others: signal.Signals) -> Iterator[None]:
     """Turn SIGTERM, SIGHUP and `others` into `KeyboardInterrupt`: one path cleans up after all."""
@@ -273,8 +255,12 @@ def allow_open_files() -> None:
 
 
 def answer_where() -> None:
-    """Let the launcher find this rank and ask where it is: SIGUSR1 writes its stack to its log."""
+    """Let the launcher find this rank and ask where it is: SIGUSR1 writes its stack to its log.
+
+    A signal by which a fault of its own ends it does so as well.
+    """
     faulthandler.register(signal.SIGUSR1, all_threads=False)
+    faulthandler.enable(all_threads=False)
     sys.stdout.write(f"process {os.getpid()} of {socket.gethostname()}\n")
     sys.stdout.flush()
 

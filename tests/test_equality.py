@@ -120,7 +120,7 @@ def _names(tmp_path_factory) -> Iterator[None]:
         planted.teach(patch)
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         patch.syspath_prepend(folder)
-        patch.setattr("ddl_tools.launch.preflight.available_cores", lambda: 8)
+        patch.setattr("ddl_tools.limits.cores", lambda: 8.0)
         yield
 
 

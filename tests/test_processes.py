@@ -157,19 +157,6 @@ def test_what_must_not_be_cut_is_interrupted_at_its_end() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_only_victims_of_our_own_group_are_counted(tmp_path: Path) -> None:
-    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
-    (proc / "self").mkdir(parents=True)
-    assert processes.oom_kills(proc, groups) == 0
-    (proc / "vmstat").write_text("nr_free_pages 5\noom_kill 7\n")
-    assert processes.oom_kills(proc, groups) == 7  # no groups: all that is known
-    (proc / "self" / "cgroup").write_text("1:name=systemd:/x\n0::/job_17/step_0\n")
-    own = groups / "job_17" / "step_0"
-    own.mkdir(parents=True)
-    (own / "memory.events").write_text("oom 3\noom_kill 2\noom_group_kill 0\n")
-    assert processes.oom_kills(proc, groups) == 2
-
-
 ASK = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
 RAISE = "from ddl_tools.processes import allow_open_files; allow_open_files(); " + ASK
 RANK = (

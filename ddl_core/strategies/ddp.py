@@ -1,5 +1,6 @@
 """PyTorch DistributedDataParallel over NCCL (GPU) or Gloo (CPU)."""
 
+import os
 from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any
@@ -12,8 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
 from ddl_core.strategies.base import ProcessGroup
 
+DEBUG = "TORCH_DISTRIBUTED_DEBUG"
 COMPRESSION = {
     "fp16": default_hooks.fp16_compress_hook,
     "bf16": default_hooks.bf16_compress_hook,
@@ -38,6 +41,16 @@ def _one_bucket_at_a_time(
     return sent
 
 
+def _check_debug_level(device: str) -> None:
+    """Raise `LaunchError` at a debug level at which torch's own DDP crashes over Gloo."""
+    if device != "cuda" and os.environ.get(DEBUG, "").upper() == "DETAIL":
+        raise LaunchError(
+            f"{DEBUG}=DETAIL: torch's DistributedDataParallel crashes over Gloo",
+            remedy=f"unset {DEBUG}, or use INFO",
+            category="environment",
+        )
+
+
 class DDP(ProcessGroup):
     """A torch.distributed process group and a model wrapped in DistributedDataParallel."""
 
@@ -46,6 +59,7 @@ class DDP(ProcessGroup):
 
         Buffers are not broadcast at every forward pass: the loop averages batch statistics.
         """
+        _check_debug_level(self.device.type)
         spec = self.spec
         self.optimizer = optimizer
         devices = [self.device] if self.device.type == "cuda" else None

@@ -10,7 +10,7 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.strategies import Group
-from ddl_core.system import INTERLEAVED
+from ddl_core.system import INTERLEAVED, check_host_name
 
 # As patient as DDP. Horovod's own 30 s for Gloo begin while other ranks still import their library.
 # An interleaved rank is stopped in between, and Gloo's clock is not: it gets a day.
@@ -52,6 +52,7 @@ def configure(spec: RunSpec) -> None:
 
 def set_rank(spec: RunSpec, info: Group) -> None:
     """Tell Horovod which rank this is, as its own launcher would; ranks meet over Gloo."""
+    check_host_name()
     _set(
         RANK=info.rank,
         SIZE=info.world_size,

@@ -44,8 +44,8 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     """
     from ddl_tools.analysis import metrics
     from ddl_tools.launch import preflight
-    from ddl_tools.launch.plan_notes import without_throughput
-    from ddl_tools.launch.study import check_data, plan_run, rejections, run_one
+    from ddl_tools.launch.plan_notes import bindings, without_throughput
+    from ddl_tools.launch.study import check_data, doubts, plan_run, run_one
 
     spec = RunSpec.parse(fields)
     directory = tree.study(study_name) / spec.run_id
@@ -64,10 +64,10 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     check_data([entry(spec, directory)], tree, data_dir)
     plan_run(spec, study_name, tree, data_dir)
     say(spec.run_id)
-    _say_all(without_throughput([spec]))
+    _say_all(without_throughput([spec]), bindings())
     record = run_one(directory)
     say(f"completed: {metrics.describe(read_epochs(directory))}")
-    _say_all(*rejections([record]))
+    _say_all(*doubts([record]))
     say(f"executed notebook: {RunFiles(directory).notebook}")
 
 
@@ -319,7 +319,7 @@ def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
 def _start(
     name: str, parallel: int, data_dir: Path | None, tree: Tree, dry_run: bool, retry_failed: bool
 ) -> None:
-    from ddl_tools.launch.plan_notes import prefixes, without_throughput
+    from ddl_tools.launch.plan_notes import bindings, prefixes, without_throughput
     from ddl_tools.launch.study import find_study, pending, run_study, summary
 
     definition = find_study(name)
@@ -331,7 +331,7 @@ def _start(
     same = shlex.join([name, *given, *results_words(tree)])
     interleaved = definition.interleave is not None
     runs = definition.expand()
-    _say_all(without_throughput(runs, interleaved=interleaved), prefixes(runs))
+    _say_all(without_throughput(runs, interleaved=interleaved), prefixes(runs), bindings())
     if dry_run:
         entries = ledger(definition, tree)
         todo = pending(entries, retry_failed)

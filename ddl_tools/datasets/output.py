@@ -19,8 +19,8 @@ from tqdm import tqdm
 from ddl_core.errors import DataError
 from ddl_core.files import acquire, replacing
 from ddl_core.system import die_with_parent
+from ddl_tools import limits
 from ddl_tools.processes import safe_imports
-from ddl_tools.records.provenance import available_cores
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -145,7 +145,7 @@ def parallel(
     is one process per usable core; with 1, none is started.
     """
     bar = partial(tqdm, total=len(tasks), desc=title, disable=None)
-    processes = processes or available_cores()
+    processes = processes or limits.whole_cores()
     if processes == 1:
         yield from bar(map(work, tasks))
         return

@@ -14,13 +14,11 @@ from importlib import metadata
 from os.path import commonprefix
 from pathlib import Path
 
-import psutil
-
 from ddl_core import registry
 from ddl_core.config import RunSpec
 from ddl_core.data.formats import open_format
 from ddl_core.errors import DDLError
-from ddl_tools import gpus, import_errors
+from ddl_tools import gpus, import_errors, limits
 from ddl_tools.doctor.finding import Finding, State
 from ddl_tools.emulation import nodes
 from ddl_tools.launch import interpreters
@@ -28,12 +26,14 @@ from ddl_tools.launch.preflight import check_data, check_room
 from ddl_tools.launch.slurm.site import brought_sites
 from ddl_tools.processes import imports
 from ddl_tools.records.paths import PROJECT, Tree
-from ddl_tools.records.provenance import available_cores, code, file_system
+from ddl_tools.records.provenance import code, file_system
 
 PATIENCE_S = 120.0
 ANSWER = "ddl doctor: "  # begins the line with the answer; packages print much at import
 FLAW = "ddl doctor, remedy: "  # begins the line of a package that cannot do here what runs need
 REMEDY = "make env"
+# Processes and threads: of launcher, kernel and server, and of each rank with its loaders.
+PROCESSES, PROCESSES_PER_RANK = 100, 50
 
 # Code that imports each package and says its version and build; and its remedy, if the package
 # cannot do here what a run asks of it.
@@ -55,12 +55,18 @@ say(torchvision.__version__)
 """,
     "horovod": """
 import horovod, horovod.torch as hvd, torch
+from ddl_core.errors import LaunchError
+from ddl_core.system import check_host_name
 built = {"Gloo": hvd.gloo_built(), "MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built()}
 lacks = torch.cuda.is_available() and not built["NCCL"]
 missing = ["no NCCL: cannot train on this machine's GPUs"] if lacks else []
 say(horovod.__version__, "with " + " ".join(name for name in built if built[name]), *missing)
 if lacks:
     remedy("make horovod HOROVOD_GPU_OPERATIONS=NCCL (docs/how-to/install-horovod.md)")
+try:
+    check_host_name()
+except LaunchError as error:
+    remedy(str(error))
 """,
     "deepspeed": """
 import deepspeed
@@ -76,16 +82,25 @@ NEEDED_BY_ALL = ("torch", "torchvision", "papermill")
 
 def resources(runs: list[RunSpec]) -> list[Finding]:
     """Return what this machine has, against what `runs` need of it."""
-    cores, ranks = available_cores(), max(run.world_size for run in runs)
-    memory = psutil.virtual_memory()
-    room = f"{memory.total / 1e9:.0f} GB, {memory.available / 1e9:.0f} GB free"
+    cores, ranks = limits.cores(), max(run.world_size for run in runs)
+    total, free = limits.memory_bytes() / 1e9, limits.free_memory_bytes() / 1e9
     state: State = "ok" if cores >= ranks else "bad"
     remedy = "another machine, or fewer gpus_per_node in a copy of studies/laptop.yaml"
     return [
-        Finding("cores", state, f"{cores}, the laptop study uses {ranks}", remedy),
-        Finding("memory", "ok", room),
+        Finding("cores", state, f"{cores:g}, the laptop study uses {ranks}", remedy),
+        Finding("memory", "ok", f"{total:.3g} GB, {free:.3g} GB free"),
+        *_processes(ranks),
         Finding("gpus", "ok", str(gpus.count() or "none, runs use the CPU")),
     ]
+
+
+def _processes(ranks: int) -> list[Finding]:
+    """Report a limit of processes that is too low for so many ranks."""
+    most, needed = limits.processes(), PROCESSES + ranks * PROCESSES_PER_RANK
+    if most is None or most >= needed:
+        return []
+    remedy = "raise it (`ulimit -u`, or pids.max of the container or job)"
+    return [Finding("processes", "warn", f"at most {most}, {needed} may be needed", remedy)]
 
 
 def emulation() -> Finding:

@@ -26,6 +26,11 @@ from ddl_tools.launch import interpreters
 from ddl_tools.processes import KEY, compiled, imports, inherited
 from ddl_tools.records.storage import Index, Line
 
+# Variables by which OpenMP binds threads: in each rank of a machine, to the same cores.
+BINDING = (
+    *("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"),
+    *("KMP_AFFINITY", "KMP_HW_SUBSET", "KMP_PLACE_THREADS"),
+)
 # Set by a job of several runs before each of them.
 BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"
 
@@ -174,6 +179,11 @@ def prefix(spec: RunSpec, logs: Path) -> list[str]:
             f"prefix: {words[0]!r} is not on PATH; load its module, or leave prefix out"
         )
     return words
+
+
+def unbound(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which the ranks of this machine do not bind themselves."""
+    return {name: value for name, value in environment.items() if name not in BINDING}
 
 
 def environment(spec: RunSpec) -> Mapping[str, str]:

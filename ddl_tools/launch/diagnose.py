@@ -11,13 +11,15 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import psutil
 
 from ddl_core.errors import Category
 from ddl_core.files import job_log, open_plain, read_plain
+from ddl_tools import limits
 from ddl_tools.launch.commands import Allocation
-from ddl_tools.records.failures import INTERRUPTIONS, classify
+from ddl_tools.records.failures import INTERRUPTIONS, OWN_SIGNALS, REMEDIES, classify
 from ddl_tools.records.ledger import INTERRUPTED
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Failure
@@ -42,6 +44,9 @@ TASK_SIGNALS = {
 # What a rank may get because another one failed: it is ended, or its library gives up.
 CONSEQUENCES = (-signal.SIGTERM, -signal.SIGABRT)
 OOM_KILLER = "; the system's out-of-memory killer was at work meanwhile"
+REFUSED = "; a control group's limit of processes (pids.max) was reached meanwhile"
+# Classes of what a rank raises that may have its cause elsewhere.
+UNEXPLAINED = ("code", "collective", "rendezvous")
 ANSWER_S = 10.0  # a busy machine may need seconds; a rank that is stopped never answers
 POLL_S = 0.1
 SHOWN_RANKS = 8
@@ -51,14 +56,35 @@ FRAMEWORKS = (
 )
 # What a rank writes to its output, see `processes.answer_where`.
 PROCESS = re.compile(r"^process (\d+) of ", re.MULTILINE)
+# A line of faulthandler's with all modules that are not Python, which says nothing.
+MODULES = "Extension modules: "
 INNERMOST = re.compile(r'\(most recent call first\):\n  File "([^"]+)", line (\d+) in (\S+)')
+
+
+class Shortages(NamedTuple):
+    """What the system has killed or refused, as far as this process can see."""
+
+    oom_kills: int = 0
+    refused_forks: int = 0
+
+    @classmethod
+    def now(cls) -> Self:
+        """Return the counts since the machine or the control group began."""
+        return cls(limits.oom_kills(), limits.refused_forks())
+
+    def since(self) -> "Shortages":
+        """Return what was added since this one was taken."""
+        return Shortages(*(after - before for after, before in zip(self.now(), self, strict=True)))
+
+
+NONE = Shortages()
 
 
 def diagnose(
     files: RunFiles,
     logs: Path,
     exit_code: int,
-    oom_kills: int = 0,
+    short: Shortages = NONE,
     ended: list[tuple[int, int]] | None = None,
 ) -> Failure:
     """Return the failure of a run whose ranks have ended.
@@ -74,14 +100,17 @@ def diagnose(
         Folder of this attempt's output: ``launcher.log`` and a folder for each rank.
     exit_code
         Of what started the ranks; negative where a signal ended it.
-    oom_kills
-        Number of processes that the system ended meanwhile because memory ran out.
+    short
+        What the system has killed or refused meanwhile.
     ended
         Rank and exit code of what ended badly, in order; by default read from `logs`.
     """
     ended = ended_ranks(logs) if ended is None else ended
     killed = [(rank, code) for rank, code in ended if code < 0 and code not in CONSEQUENCES]
     if not killed and (failure := _from_rank(files.error)):
+        if short.refused_forks > 0 and failure.category in UNEXPLAINED:
+            text = f"{failure.message}{REFUSED}"
+            return Failure.of(failure.kind, text, failure.rank, category="processes")
         return failure
     for rank, code in killed or ended:
         if code == -signal.SIGTERM:  # and nobody failed before; SLURM may have logged the reason
@@ -89,17 +118,33 @@ def diagnose(
             why = found if found in INTERRUPTIONS else "cancelled"
             text = f"rank {rank} was told to end from outside"
             return Failure(kind=INTERRUPTED, message=text, category=why)
-        oom = oom_kills > 0 and code == -signal.SIGKILL
-        cause = OOM_KILLER if oom else ""
-        text = f"rank {rank} {_ending(code)}{cause}{tail(rank_log(logs, rank))}"
-        category: Category | None = "out_of_memory" if oom else None
+        cause, category = _shortage(code, short)
+        log = rank_log(logs, rank)
+        text = f"rank {rank} {_ending(code)}{_place(log, code)}{cause}{tail(log)}"
         return Failure.of("Killed" if code < 0 else "Crashed", text, rank, code, category)
     if exit_code == 0:
         text = "the ranks ended without an error, but also without completing the record"
         return Failure.of("Crashed", text + tail(rank_log(logs, 0)))
     launcher = "srun" if Allocation.current() else "the leader of the ranks"
-    text = f"{launcher} {_ending(exit_code)}{tail(launcher_log(logs))}"
-    return Failure.of("Killed" if exit_code < 0 else "NotStarted", text, exit_code=exit_code)
+    cause, category = _shortage(exit_code, short)
+    text = f"{launcher} {_ending(exit_code)}{cause}{tail(launcher_log(logs))}"
+    kind = "Killed" if exit_code < 0 else "NotStarted"
+    return Failure.of(kind, text, exit_code=exit_code, category=category)
+
+
+def _shortage(code: int, short: Shortages) -> tuple[str, Category | None]:
+    """Return what the system lacked where that explains an exit code, and its class."""
+    if code == -signal.SIGKILL and short.oom_kills > 0:
+        return OOM_KILLER, "out_of_memory"
+    if short.refused_forks > 0:
+        return REFUSED, "processes"
+    return "", None
+
+
+def _place(log: Path, code: int) -> str:
+    """Return where a rank was when a fault of its own ended it, as far as it could say."""
+    found = INNERMOST.findall(_text(log)) if -code in OWN_SIGNALS else []
+    return " in {2} ({0}:{1})".format(*found[-1]) if found else ""
 
 
 def ended_ranks(logs: Path) -> list[tuple[int, int]]:
@@ -127,7 +172,8 @@ def rank_log(logs: Path, rank: int) -> Path:
 
 def tail(log: Path) -> str:
     """Return the last lines of a log, headed by its name; nothing if there are none."""
-    last = [line for line in _text(log).splitlines() if line.strip()][-TAIL_LINES:]
+    lines = (line for line in _text(log).splitlines() if not line.startswith(MODULES))
+    last = [line for line in lines if line.strip()][-TAIL_LINES:]
     name = "/".join(log.parts[log.parts.index("logs") :]) if "logs" in log.parts else log.name
     return "".join(f"\n  {line}" for line in (f"last lines of {name}:", *last)) if last else ""
 
@@ -136,7 +182,9 @@ def _from_rank(path: Path) -> Failure | None:
     """Read ``error.json``; a rank that was killed while writing it leaves it unreadable."""
     try:
         content = json.loads(read_plain(path, MOST_RECORD))
-        return Failure.of(content["kind"], content["message"], content.get("rank"))
+        category = content.get("category")
+        known = category if category in REMEDIES else None
+        return Failure.of(content["kind"], content["message"], content.get("rank"), category=known)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -145,8 +193,7 @@ def _ending(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    hint = " (often the system, when memory runs out)" if name == "SIGKILL" else ""
-    return f"was killed by {name}{hint}"
+    return f"was killed by {name}"
 
 
 def _text(path: Path) -> str:

@@ -29,14 +29,13 @@ import psutil
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError
 from ddl_core.system import INTERLEAVED
-from ddl_tools import gpus, processes, subreaper
+from ddl_tools import gpus, limits, processes, subreaper
 from ddl_tools.launch.notebook import LocalJob, cancel_all
 from ddl_tools.launch.screen import Screen
 from ddl_tools.names import Names, named
 from ddl_tools.records.ledger import Entry, entry, plan_one
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.progress import fraction, read_progress
-from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import Slot
 from ddl_tools.study import Study
 
@@ -224,7 +223,7 @@ class Block:
     def _begin(self, entries: list[Entry], server: SlotServer) -> int:
         """Start runs, each up to its first window; return how many have found memory."""
         memory, begun = MemoryNeed(), 0
-        for size in group_sizes([item.spec for item in entries], available_cores()):
+        for size in group_sizes([item.spec for item in entries], limits.whole_cores()):
             end = begun + size
             while begun < end:
                 group, least = entries[begun:end], 1 if begun < 2 else 0
@@ -372,7 +371,7 @@ class MemoryNeed:
 
 def free_bytes() -> dict[str, int]:
     """Return the free memory of this machine and of each GPU that its driver shows."""
-    found = {HERE: psutil.virtual_memory().available}
+    found = {HERE: limits.free_memory_bytes()}
     known = {_gpu(number): free for number, free in enumerate(gpus.free_bytes())}
     return found | {name: free for name, free in known.items() if free is not None}
 

@@ -33,7 +33,7 @@ import psutil
 from ddl_core.errors import LaunchError
 from ddl_core.system import die_with_parent
 from ddl_tools import processes, subreaper
-from ddl_tools.launch.commands import Allocation, Command
+from ddl_tools.launch.commands import Allocation, Command, unbound
 from ddl_tools.launch.diagnose import launcher_log, tail
 from ddl_tools.processes import LEADER, Passing, compiled
 from ddl_tools.rank import meeting
@@ -70,7 +70,7 @@ def _server(environment: Mapping[str, str]) -> Iterator[str]:
             process = processes.start(
                 [sys.executable, "-m", PROGRAM],
                 log=Path(folder, "log"),
-                environment={**environment, **own},
+                environment=unbound(environment) | own,
                 stdin=listener.fileno(),
             )
         try:
@@ -106,7 +106,7 @@ def local_ranks(
     command: Command, logs: Path, environment: Mapping[str, str]
 ) -> Iterator["LocalRanks"]:
     """Start the ranks of a run."""
-    request = {"command": command, "logs": logs, "environment": dict(environment)}
+    request = {"command": command, "logs": logs, "environment": unbound(environment)}
     request |= {"folder": Path.cwd()}
     address = os.environ.get(SERVER, "")
     with ExitStack() as stack:
@@ -209,7 +209,11 @@ def _lead(client: socket.socket, others: Iterable[socket.socket]) -> None:
         except (OSError, LaunchError) as error:
             connection.send(str(error))
             return
-        code = leader.lead()
+        try:
+            code = leader.lead()
+        except Exception as error:  # also of torch; else this process would wait for the ranks
+            sys.stderr.write(f"cannot start the ranks: {error}\n")
+            code = 1
         _end_orphans(())
         with suppress(OSError):
             connection.send(code)
@@ -238,6 +242,7 @@ class Leader:
         with self.nodes[0].entered() if self.nodes else nullcontext():
             address = self.nodes[0].address if self.nodes else meeting.LOCAL
             server = socket.create_server((address, 0), backlog=1024)
+            _check_reachable(server)
             ranks = {
                 rank: FORK.Process(target=self._become, args=(rank, server))
                 for rank in range(self.command.ranks)
@@ -300,6 +305,17 @@ class Leader:
         os.environ.update(self.request["environment"] | own)
         tempfile.tempdir = None  # the server may have looked for its own
         _run(self.command.rank)
+
+
+def _check_reachable(server: socket.socket) -> None:
+    """Raise `OSError` where ranks could not connect to `server`: they would try for minutes."""
+    try:
+        with socket.create_connection(server.getsockname(), SHUTDOWN_S), server.accept()[0]:
+            pass
+    except OSError as error:
+        address = server.getsockname()[0]
+        text = f"cannot connect to {address} on this machine, where ranks meet: {error.strerror}"
+        raise OSError(error.errno, f"{text}; check its loopback (`ip link show lo`)") from None
 
 
 def _run(words: tuple[str, ...]) -> None:

@@ -1,10 +1,12 @@
 """Notes on planned runs: short epochs, networks not found, no throughput."""
 
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ddl_core.config import RunSpec
 from ddl_core.registry import package_of_own
+from ddl_tools.launch.commands import BINDING, Allocation
 
 if TYPE_CHECKING:
     from ddl_tools.launch.slurm.site import Site
@@ -69,6 +71,17 @@ def prefixes(runs: list[RunSpec]) -> str | None:
     return (
         f"prefix: {len(found)} of {len(runs)} runs start a program that the study names, with your "
         f"rights, and have no throughput:{programs}"
+    )
+
+
+def bindings() -> str | None:
+    """Name the variables of the environment that ranks of this machine do not get."""
+    found = sorted(set(BINDING) & os.environ.keys())
+    if not found or Allocation.current():
+        return None
+    return (
+        f"without effect: {', '.join(found)}. All ranks of a machine would be bound to the same "
+        "cores"
     )
 
 

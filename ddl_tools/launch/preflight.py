@@ -10,11 +10,10 @@ from ddl_core.config import RunSpec
 from ddl_core.data.formats import open_format
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.files import cannot_write
-from ddl_tools import gpus
+from ddl_tools import gpus, limits
 from ddl_tools.datasets import PUBLIC_SETS
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.processes import caches
-from ddl_tools.records.provenance import available_cores
 
 # Two checkpoints of the largest model (one being written) are 1 GB.
 MIN_FREE_BYTES = 1_000_000_000
@@ -77,10 +76,10 @@ def _check_ranks(spec: RunSpec, found: int) -> None:
                 f"gpus_per_node = {ranks}, but this machine shows {found} GPU(s); "
                 f"use at most {found}, or device 'cpu'"
             )
-    elif ranks > available_cores():
+    elif ranks > limits.whole_cores():
         raise SpecError(
-            f"gpus_per_node = {ranks}, but this process may use {available_cores()} core(s); "
-            f"ranks that share a core measure nothing: use at most {available_cores()}"
+            f"gpus_per_node = {ranks}, but this process may use {limits.cores():g} core(s); "
+            f"ranks that share a core measure nothing: use at most {limits.whole_cores()}"
         )
 
 

@@ -136,7 +136,7 @@ def _begin(record: RunRecord, files: RunFiles) -> Path:
 def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None:
     """Let processes of their own execute the ranks; see `Execute`."""
     _draw_weights(spec, files)
-    oom_kills = processes.oom_kills()
+    before = diagnose.Shortages.now()
     with ExitStack() as stack:
         try:
             started = start(command(spec, files.directory, logs), logs, environment(spec))
@@ -148,7 +148,7 @@ def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None
             stalled = observe(partial(_ended, launcher))
             failure = diagnose.ask_ranks(logs, spec.world_size, stalled) if stalled else None
             if failure is None and launcher.poll() is None and files.error.exists():
-                failure = diagnose.diagnose(files, logs, 1)  # before ranks are killed
+                failure = diagnose.diagnose(files, logs, 1, before.since())  # ranks live yet
         finally:
             with processes.undisturbed():
                 end_step(launcher)
@@ -156,9 +156,8 @@ def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None
                 code = launcher.wait() if launcher.pid not in left else None
     if read_record(files.directory).status == "completed":
         return
-    oom_kills = processes.oom_kills() - oom_kills
     code = -1 if code is None else code
-    raise Failed(failure or diagnose.diagnose(files, logs, code, oom_kills))
+    raise Failed(failure or diagnose.diagnose(files, logs, code, before.since()))
 
 
 @contextmanager

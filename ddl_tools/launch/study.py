@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
@@ -44,6 +44,7 @@ from ddl_tools.records.run import RunRecord, write_record
 from ddl_tools.study import Study
 
 SHOW_EVERY_S = 1.0
+NOTICEABLE_S = 0.1  # of a run
 ALMOST = 0.99
 
 
@@ -270,20 +271,34 @@ def summary(entries: list[Entry]) -> str:
     failed = [item for item in entries if item.state in bad]
     names = named(item.spec for item in entries)
     lines = [f"  {names[item.spec.run_id]}: {item.reason.splitlines()[0]}" for item in failed]
-    rejected = rejections(agreement.completed(entries))
-    said = [*remedies(failed), *rejected, *agreement.statements(entries)]
+    said = [
+        *remedies(failed),
+        *doubts(agreement.completed(entries)),
+        *agreement.statements(entries),
+    ]
     return "\n".join([counts(entries), *lines, *said])
 
 
-def rejections(records: Iterable[RunRecord]) -> list[str]:
-    """Return a line on the completed runs that break rules and are drawn nowhere, if any."""
+def doubts(records: Sequence[RunRecord]) -> list[str]:
+    """Return a line on runs that break rules and are drawn nowhere, one on those that were slowed.
+
+    Both are of completed runs.
+    """
     emulated = [one for one in records if one.spec.simulated and one.status == "completed"]
     invalid = [(one.run_id, why) for one in emulated if (why := one.rejected)]
-    return [
+    lines = [
         f"rejected, and drawn nowhere: {len(invalid)} of {len(emulated)} emulated runs, e.g. "
         f"{run_id}: {'; '.join(why)} (docs/explanation/emulation.md)"
         for run_id, why in invalid[:1]
     ]
+    stopped = [(one.system or {}).get("throttled_s") or 0 for one in records]
+    if slowed := [seconds for seconds in stopped if seconds >= NOTICEABLE_S]:
+        lines.append(
+            f"slowed down: a quota of CPU time stopped {len(slowed)} of {len(stopped)} runs, for "
+            f"up to {max(slowed):.1f} s (system.throttled_s); use fewer ranks or loader_workers, "
+            "or ask for more cores"
+        )
+    return lines
 
 
 def live(entries: list[Entry]) -> list[str]:

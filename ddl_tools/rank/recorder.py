@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ddl_core.errors import DDLError
 from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochResult
+from ddl_tools import limits
 from ddl_tools.rank.interleave import SlotClient
 from ddl_tools.records.environment import relevant_variables
 from ddl_tools.records.paths import RunFiles
@@ -63,6 +64,7 @@ class RunRecorder:
         self._ready = False
         self._attempt = self.files.attempt(len(self.record.attempts) - 1)
         self.rendezvous = self._attempt / "rendezvous"
+        self._throttled_s = limits.throttled_s()
         self._nodes = self.spec.launcher  # None: those of the machine
         self._counters = self._nodes.counters(self._attempt) if self._nodes else None
 
@@ -131,6 +133,8 @@ class RunRecorder:
         if self.record.system and self._nodes:  # all ranks have noted their last epoch by now
             facts = self._nodes.facts(self._attempt)
             self.record.system[EMULATION] = facts.model_dump() if facts else None
+        if self.record.system:
+            self.record.system["throttled_s"] = limits.throttled_s() - self._throttled_s
         self.record.weights_sha256 = digest
         self.record.status = "completed"
         self.record.error = None
@@ -151,6 +155,7 @@ def report(directory: Path, error: Exception) -> None:
     content = {
         "rank": int(os.environ.get("RANK", 0)),
         "kind": kind,
+        "category": error.category if isinstance(error, DDLError) else None,
         "message": message if isinstance(error, DDLError) else f"{kind}: {message}",
         "traceback": traceback.format_exc(),
     }

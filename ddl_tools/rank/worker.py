@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddl_core.config import RunSpec
+from ddl_core.errors import LaunchError
 from ddl_core.fairness import check_agreement
 from ddl_core.loaders.base import Loader
 from ddl_core.strategies import Group
@@ -177,9 +178,12 @@ class Run:
 
     def _describe(self, train: Loader, eval_images: int | None) -> None:
         meter = self.meter
+        cores = affinity(self.trainer.group, self.spec.gpus_per_node)
+        if not self.spec.simulated:  # whose ranks compute nothing
+            check_cores(self.spec.gpus_per_node, cores["cores_of_node"])
         system = {
             **self.trainer.describe(),
-            "affinity": affinity(self.trainer.group, self.spec.gpus_per_node),
+            "affinity": cores,
             "energy_method": meter.method if meter else None,
             "energy_missing": meter.missing if meter else self.no_energy,
         }
@@ -189,7 +193,8 @@ class Run:
 def affinity(group: Group, ranks_per_node: int) -> dict[str, Any]:
     """Return how many cores each rank may use, and whether two of one node share any. A collective.
 
-    ``cores_least`` and ``cores_most`` over all ranks; ``shared`` is None where a node has one rank.
+    ``cores_least`` and ``cores_most`` over all ranks; ``cores_of_node`` are those that the ranks of
+    a node have together, the fewest; ``shared`` is None where a node has one rank.
     """
     own = sorted(os.sched_getaffinity(0))
     users = np.zeros(group.world_size // ranks_per_node * CORES)
@@ -199,8 +204,23 @@ def affinity(group: Group, ranks_per_node: int) -> dict[str, Any]:
     return {
         "cores_least": -minus_least,
         "cores_most": most,
+        "cores_of_node": int(np.count_nonzero(users.reshape(-1, CORES), axis=1).min()),
         "shared": bool(users.max() > 1) if ranks_per_node > 1 else None,
     }
+
+
+def check_cores(ranks: int, cores: int) -> None:
+    """Raise `LaunchError` if the ranks of a node have fewer cores than they are.
+
+    A library that binds threads gives all ranks of a node the same ones.
+    """
+    if cores < ranks:
+        raise LaunchError(
+            f"{ranks} ranks of a node share {cores} core(s), and would measure nothing",
+            remedy="unset variables that bind threads (OMP_PROC_BIND, OMP_PLACES, KMP_AFFINITY), "
+            "or bind ranks in the site's file (`--cpu-bind`)",
+            category="environment",
+        )
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ddl_core.config import RunSpec, run_fields
 from ddl_core.errors import DataError, LaunchError
+from ddl_tools import limits
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import Interleaved, block_means
 from ddl_tools.analysis.tables import windows_table
@@ -38,7 +39,6 @@ from ddl_tools.recommend.search_space import (
 from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.ledger import Entry, ledger, read_study, write_study
 from ddl_tools.records.paths import Tree
-from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import EpochRecord, Failure, read_epochs, read_record
 from ddl_tools.study import Interleave, Study
 from ddl_tools.visible import visible
@@ -157,7 +157,7 @@ class Search:
 
     def block_s(self, block: Sequence[RunSpec]) -> float:
         """Return the seconds that a block takes: its starts and their epochs."""
-        groups = len(group_sizes(block, available_cores()))
+        groups = len(group_sizes(block, limits.whole_cores()))
         return groups * self._start_s + sum(map(self.cost_s, block))
 
     def measure_parts(self, parts: Sequence[RunSpec]) -> None:
@@ -247,7 +247,7 @@ class Search:
                 for item in self._entries(self.name)
                 if item.spec.run_id in runs and item.state == "completed"}  # fmt: skip
         if took:
-            groups = len(group_sizes(block, available_cores()))
+            groups = len(group_sizes(block, limits.whole_cores()))
             self._start_s = max(0.0, time.monotonic() - began - sum(took.values())) / groups
         self.look()
         self.known.took |= took

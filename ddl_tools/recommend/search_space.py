@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from ddl_core import registry
 from ddl_core.config import RunSpec, run_fields
 from ddl_core.data.dataset import Dataset
 from ddl_core.data.formats import format_of
 from ddl_core.errors import DataError, NotInstalledError, SpecError
 from ddl_core.registry import title
-from ddl_tools import gpus
+from ddl_tools import gpus, limits
 from ddl_tools.launch.preflight import check_data
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.names import describe, joined, label, plural
@@ -77,9 +75,10 @@ def space(request: Request) -> Space:
         f"{here} x {listed.names[0]}, driver {listed.driver}" if listed else "no GPU"
     )
     found = _space(request, device, cores, counts)
-    memory, free = psutil.virtual_memory(), shutil.disk_usage(request.data_dir).free
+    free = shutil.disk_usage(request.data_dir).free
     room = (
-        f"{memory.total / GIB:.0f} GiB of memory ({memory.available / GIB:.0f} free), "
+        f"{limits.memory_bytes() / GIB:.0f} GiB of memory "
+        f"({limits.free_memory_bytes() / GIB:.0f} free), "
         f"{free / GIB:.0f} GiB of disk free"
     )
     return replace(found, machine=f"{hardware}, {room}", hardware=hardware)

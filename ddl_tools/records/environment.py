@@ -26,7 +26,9 @@ LIBRARIES = (
     "DALI_",
     _MODULES,
     # memory of the host
-    *("MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTHONMALLOC"),
+    *("MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD"),
+    # of Python itself, which slow it down
+    *("PYTHONMALLOC", "PYTHONTRACEMALLOC", "PYTHONDEVMODE", "PYTHONASYNCIODEBUG", "PYTHONDUMPREFS"),
 )
 
 # Words of names that say where something is.

@@ -13,6 +13,8 @@ REMEDIES: dict[Category, str] = {
     "accumulation keeps the global batch",
     "shared_memory": "/dev/shm is full, through which loader processes hand over batches: use "
     "`--loader-workers 0` (loader_workers in a study), or enlarge it (containers: --shm-size)",
+    "processes": "the limit of processes or threads is reached: raise it (`ulimit -u`, pids.max of "
+    "the container or job), or use fewer ranks, loader_workers or threads",
     "time_limit": "submit again to go on from the last checkpoint; where no epoch was finished, "
     "ask for more with --time",
     "cancelled": "stopped from outside; start or submit the study again to go on",
@@ -60,6 +62,11 @@ _BY_TEXT: list[tuple[Category, str]] = [
         r"out of memory|out of shared memory|oom[-_ ]kill"
         r"|can(?:'|no)t allocate memory|bad_alloc|_STATUS_ALLOC_FAILED",
     ),
+    (
+        "processes",
+        r"can't start new thread|resource temporarily unavailable|failed to create thread"
+        r"|pthread_create\w* failed",
+    ),
     ("time_limit", r"due to time limit"),
     ("node_failure", r"uncorrectable ECC|fallen off the bus|due to node failure"),
     ("cancelled", r"\*\*\* JOB \d+ ON \S+ CANCELLED AT"),
@@ -83,7 +90,7 @@ _BY_TEXT: list[tuple[Category, str]] = [
 _OTHERWISE: dict[str, Category] = {"Killed": "killed", "NotStarted": "environment"}
 
 # Signals by which a program ends itself, or its mistake does.
-_OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 # The last state of a job, as squeue, sacct and scontrol name it.
 _BY_STATE: dict[str, Category] = {
@@ -124,7 +131,7 @@ def classify(
         if re.search(pattern, text, re.IGNORECASE):
             return category
     if exit_code is not None and exit_code < 0:
-        return "code" if -exit_code in _OWN_SIGNALS else "killed"
+        return "code" if -exit_code in OWN_SIGNALS else "killed"
     return _OTHERWISE.get(kind, "code")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from ddl_core import registry
+from ddl_tools import limits
 from ddl_tools.import_errors import from_outside
 from ddl_tools.records.paths import PROJECT, REQUIREMENTS
 
@@ -116,15 +117,10 @@ def host() -> dict[str, Any]:
     return {
         "os": f"{platform.system()} {platform.release()}",
         "cpu": _cpu_model(),
-        "cpu_cores": available_cores(),
+        "cpu_cores": limits.whole_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "load_average_1min": os.getloadavg()[0],
     }
-
-
-def available_cores() -> int:
-    """Return the number of cores this process may use (not those of the whole node)."""
-    return len(os.sched_getaffinity(0))
 
 
 def file_system(path: Path) -> str:

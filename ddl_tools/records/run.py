@@ -202,6 +202,7 @@ class System(TypedDict, total=False):
     cuda: Line | None
     cudnn: Count | Line | None
     affinity: Affinity | None
+    throttled_s: Duration | None
     environment: Annotated[dict[Line, Line], Field(max_length=10_000)]
     threads: Facts | None
     settings: Facts | None

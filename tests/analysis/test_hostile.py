@@ -85,7 +85,10 @@ def with_one_field(tree: Tree, text: str) -> Iterator[tuple[Place, Path]]:
         yield place, write(tree, FIELDS, own.run_id, changed)
 
 
-@pytest.fixture(scope="module", params=TEXTS.values(), ids=list(TEXTS))
+MORE = [pytest.param(text, id=name, marks=pytest.mark.extended) for name, text in TEXTS.items()]
+
+
+@pytest.fixture(scope="module", params=[pytest.param(SCRIPT, id="script"), *MORE[1:]])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     text: str = request.param
     root = tmp_path_factory.mktemp("hostile")

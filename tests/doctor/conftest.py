@@ -27,7 +27,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(machine, "ask", answers)
     monkeypatch.setattr(machine, "installed", answers)
-    monkeypatch.setattr(machine, "available_cores", lambda: 4)
+    monkeypatch.setattr(machine.limits, "cores", lambda: 4.0)
 
 
 @pytest.fixture

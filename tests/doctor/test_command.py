@@ -85,7 +85,7 @@ def test_missing_shards_and_indices_are_bad(doctor, tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_with_its_remedy(doctor, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(machine, "available_cores", lambda: 1)
+    monkeypatch.setattr(machine.limits, "cores", lambda: 1.0)
     (tmp_path / "file").touch()
     words = ("--data", tmp_path / "nowhere", "--results", tmp_path / "file" / "results")
     found = faults(doctor, *words)

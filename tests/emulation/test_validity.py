@@ -10,7 +10,7 @@ from ddl_core.errors import RecordError
 from ddl_tools.emulation import validity
 from ddl_tools.emulation.counters import EpochCounters, write_counters, write_links
 from ddl_tools.emulation.validity import broken_rules, sent_bytes
-from ddl_tools.launch.study import rejections
+from ddl_tools.launch.study import doubts
 from ddl_tools.records.paths import EmulationFiles
 from ddl_tools.records.run import EMULATION, Emulation, RunRecord
 from tests.fields import EMULATED
@@ -163,7 +163,7 @@ def test_rejected_runs_are_named_and_counted() -> None:
         record.system = {EMULATION: facts(late_share=late, unfaithful=["old rule"]).model_dump()}
         records.append(record)
     measured = RunRecord.plan("emulation", RunSpec())
-    (line,) = rejections([*records, measured])
+    (line,) = doubts([*records, measured])
     assert line.startswith("rejected, and drawn nowhere: 2 of 3 emulated runs, e.g. ddp-syn")
     assert f"{records[1].run_id}: the end of a step was late by 0.020 of it" in line
-    assert rejections([records[0], measured]) == []
+    assert doubts([records[0], measured]) == []

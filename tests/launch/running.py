@@ -3,9 +3,12 @@
 import os
 import re
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,14 @@ import yaml
 from click.testing import CliRunner, Result
 
 from ddl_core.config import RunSpec
+from ddl_tools import limits
 from ddl_tools.cli import main
+from ddl_tools.launch import local_ranks
 from ddl_tools.launch.study import plan_run
+from ddl_tools.processes import import_path
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import RunFiles, results
 from ddl_tools.records.progress import read_progress
-from ddl_tools.records.provenance import available_cores
 from ddl_tools.records.run import (
     Attempt,
     EpochRecord,
@@ -31,7 +36,7 @@ from ddl_tools.records.run import (
     write_record,
 )
 
-two_ranks = pytest.mark.skipif(available_cores() < 2, reason="two ranks need two cores")
+two_ranks = pytest.mark.skipif(limits.whole_cores() < 2, reason="two ranks need two cores")
 # A program that executes the run in the folder that is its argument.
 CALLER = "import sys; from ddl_tools.launch.ranks import run_ranks; run_ranks(sys.argv[1])"
 TINY: dict[str, Any] = {
@@ -70,6 +75,57 @@ def free_port() -> int:
     while True:
         with suppress(OSError), socket.create_server(("127.0.0.1", next(PORTS))) as one:
             return one.getsockname()[1]
+
+
+@contextmanager
+def control_group(kind: str, name: str, older: str, value: int) -> Iterator[Path]:
+    """Make a control group with one limit; needs root. Yields the file that takes the processes."""
+    root = Path("/sys/fs/cgroup")
+    if (root / kind).is_dir():  # version 1
+        root, name = root / kind, older
+    group = root / f"ddl-test-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+        (group / name).write_text(str(value))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"cannot limit {kind}: {error}")
+    try:
+        yield group / "cgroup.procs"
+    finally:
+        group.rmdir()
+
+
+def run_within(run_dir: Path, *words: str) -> None:
+    """Execute a run by a process that `words` begin, with a server of its own for its ranks."""
+    alone = {name: value for name, value in os.environ.items() if name != local_ranks.SERVER}
+    done = subprocess.run(
+        [*words, sys.executable, "-c", CALLER, str(run_dir)],
+        env={**alone, "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert read_record(run_dir).status in ("failed", "completed"), done.stderr
+
+
+def joining(group: Path) -> tuple[str, ...]:
+    """Return the words of a command that begins in a control group."""
+    return "sh", "-c", f'echo $$ >{group} && exec "$@"', "sh"
+
+
+def unshared(kind: str, command: str) -> tuple[str, ...]:
+    """Return the words of a command that begins in a namespace of its own, after `command`."""
+    words = ("unshare", f"--{kind}", "sh", "-c", f'{command} && exec "$@"', "sh")
+    try:
+        done = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        pytest.skip(f"cannot make a namespace: {error}")
+    if done.returncode:
+        pytest.skip(f"cannot make a namespace: {done.stderr}")
+    return words
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:

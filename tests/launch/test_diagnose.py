@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from ddl_tools.launch import diagnose as module
-from ddl_tools.launch.diagnose import diagnose, launcher_log
+from ddl_tools.launch.diagnose import Shortages, diagnose, launcher_log
 from ddl_tools.processes import import_path
 from ddl_tools.records.paths import RunFiles
 from tests.launch.running import wait_for
@@ -124,8 +124,54 @@ def test_ranks_that_were_only_told_to_end_have_not_failed(
 @pytest.mark.parametrize(("code", "category"), [(-9, "out_of_memory"), (-11, "code")])
 def test_the_memory_killer_ends_by_sigkill_only(files: RunFiles, code: int, category: str) -> None:
     launcher_log(files.logs).write_text(ended(1, code))
-    assert diagnose(files, files.logs, 1, oom_kills=1).category == category
+    assert diagnose(files, files.logs, 1, short=Shortages(oom_kills=1)).category == category
     assert diagnose(files, files.logs, 1).category != "out_of_memory"
+
+
+@pytest.mark.parametrize("code", [-9, -6, 1])
+def test_a_limit_of_processes_is_named_whatever_it_made_of_a_rank(
+    files: RunFiles, code: int
+) -> None:
+    launcher_log(files.logs).write_text(ended(code, code))
+    failure = diagnose(files, files.logs, 1, Shortages(refused_forks=3))
+    assert failure.category == "processes"
+    assert "pids.max" in failure.message
+
+
+@pytest.mark.parametrize("code", [-9, 1])
+def test_memory_is_blamed_only_where_it_was_short(files: RunFiles, code: int) -> None:
+    launcher_log(files.logs).write_text(ended(code, 1))
+    assert "memory" not in diagnose(files, files.logs, 1).message
+
+
+CRASHING = """
+import ctypes, sys
+from ddl_tools.processes import answer_where
+answer_where()
+def reads_nowhere():
+    ctypes.string_at(0)
+reads_nowhere()
+"""
+
+
+def test_a_rank_that_crashes_says_where_it_was(files: RunFiles, tmp_path: Path) -> None:
+    log = files.logs / "ranks" / "attempt_0" / "0" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    program = tmp_path / "rank.py"
+    program.write_text(CRASHING)
+    with log.open("w") as errors:
+        done = subprocess.run(
+            [sys.executable, program],
+            env={**os.environ, "PYTHONPATH": import_path()},
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            check=False,
+        )
+    launcher_log(files.logs).write_text(f"rank 0 ended with {done.returncode}\n")
+    failure = diagnose(files, files.logs, 1)
+    assert "SIGSEGV in string_at (" in failure.message
+    assert f'{program}", line 6 in reads_nowhere' in failure.message
+    assert "Extension modules" not in failure.message
 
 
 RANK = """

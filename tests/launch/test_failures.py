@@ -7,9 +7,6 @@ last test, is that of the libraries' and SLURM's sources.
 import os
 import signal
 import subprocess
-import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -17,15 +14,24 @@ import pytest
 import torch
 
 from ddl_core.errors import DataError, LaunchError
-from ddl_tools.launch import diagnose, local_ranks
+from ddl_tools.launch import diagnose
 from ddl_tools.launch.ranks import run_ranks
-from ddl_tools.processes import import_path
 from ddl_tools.rank import recorder
 from ddl_tools.records.failures import REMEDIES, Category, classify, remedy
 from ddl_tools.records.paths import RunFiles
-from ddl_tools.records.run import Failure, read_record
+from ddl_tools.records.run import Failure
 from tests.launch.fixtures import Start
-from tests.launch.running import CALLER, change, error_of, free_port, planned
+from tests.launch.running import (
+    change,
+    control_group,
+    error_of,
+    free_port,
+    joining,
+    planned,
+    run_within,
+    two_ranks,
+    unshared,
+)
 
 MEETING = Path(__file__).with_name("meeting.py")
 
@@ -75,42 +81,53 @@ def test_memory_that_is_refused(start: Start) -> None:
     assert class_of_error(start("-c", LIMITED)) == "out_of_memory"
 
 
-@pytest.fixture
-def small_memory() -> Iterator[Path]:
-    """A control group of 1 GB; needs root. Yields the file that takes the processes."""
-    root, name = Path("/sys/fs/cgroup"), "memory.max"
-    if (root / "memory").is_dir():  # version 1
-        root, name = root / "memory", "memory.limit_in_bytes"
-    group = root / f"ddl-test-{uuid.uuid4().hex[:8]}"
-    try:
-        group.mkdir()
-        (group / name).write_text("1000000000")
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        pytest.skip(f"cannot limit memory: {error}")
-    yield group / "cgroup.procs"
-    group.rmdir()
-
-
 @pytest.mark.multiprocess
-def test_a_rank_that_the_system_ends_because_memory_runs_out(small_memory: Path) -> None:
+def test_a_rank_that_the_system_ends_because_memory_runs_out() -> None:
     run_dir = planned(local_batch_size=512, train_images=512, image_size=224)
-    begin = f'echo $$ >{small_memory} && exec "$@"'
-    # The ranks have to come from a server that is in this group as well.
-    alone = {name: value for name, value in os.environ.items() if name != local_ranks.SERVER}
-    done = subprocess.run(
-        ["sh", "-c", begin, "sh", sys.executable, "-c", CALLER, str(run_dir)],
-        env={**alone, "PYTHONPATH": import_path()},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert read_record(run_dir).error, done.stderr
+    with control_group("memory", "memory.max", "memory.limit_in_bytes", 10**9) as group:
+        run_within(run_dir, *joining(group))
     error = error_of(run_dir)
     assert (error.kind, error.rank, error.category) == ("Killed", 0, "out_of_memory")
     assert diagnose.OOM_KILLER in error.message
+
+
+@two_ranks
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("true", "ip link show lo"),
+        ("ip link set lo up && ip addr del 127.0.0.1/8 dev lo", "127.0.0.1"),
+    ],
+)
+def test_ranks_do_not_wait_for_one_another_without_a_loopback(command: str, words: str) -> None:
+    run_dir = planned(gpus_per_node=2)
+    run_within(run_dir, *unshared("net", command))
+    error = error_of(run_dir)
+    assert words in error.message
+    assert (error.kind, error.category) == ("NotStarted", "environment")
+
+
+@two_ranks
+@pytest.mark.multiprocess
+def test_horovod_is_not_started_where_it_would_crash() -> None:
+    """Nothing resolves the name of this machine, e.g. of a laptop that was renamed."""
+    pytest.importorskip("horovod")
+    run_dir = planned(gpus_per_node=2, strategy="horovod")
+    run_within(run_dir, *unshared("uts", "hostname renamed-laptop"))
+    error = error_of(run_dir)
+    assert (error.kind, error.category) == ("LaunchError", "environment")
+    assert "renamed-laptop" in error.message
+
+
+@two_ranks
+@pytest.mark.multiprocess
+def test_ddp_is_not_started_at_a_debug_level_at_which_it_crashes() -> None:
+    run_dir = planned(gpus_per_node=2)
+    run_within(run_dir, "env", "TORCH_DISTRIBUTED_DEBUG=DETAIL")
+    error = error_of(run_dir)
+    assert (error.kind, error.category) == ("LaunchError", "environment")
+    assert "TORCH_DISTRIBUTED_DEBUG" in error.message
 
 
 @pytest.mark.multiprocess
@@ -183,6 +200,8 @@ def test_an_error_of_a_loaders_process_is_told_by_its_sentence(tmp_path: Path) -
         ("rank 0 was killed", signal.SIGINT, "", "killed"),
         ("rank 0 was killed", signal.SIGSEGV, "", "code"),
         ("rank 0 was killed", signal.SIGBUS, "", "code"),
+        ("what():  Resource temporarily unavailable", signal.SIGABRT, "", "processes"),
+        ("RuntimeError: can't start new thread", 1, "", "processes"),
         ("out of memory", signal.SIGKILL, "TIMEOUT", "time_limit"),  # the scheduler's word first
         ("no space left on device", signal.SIGKILL, "FAILED", "disk"),
     ],

@@ -97,7 +97,7 @@ def test_each_round_has_a_window_of_each_run_while_the_others_stand_still(
 @pytest.fixture
 def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all runs of a block but the first get ready at the same time."""
-    monkeypatch.setattr(interleave, "available_cores", lambda: 64)
+    monkeypatch.setattr(interleave.limits, "cores", lambda: 64.0)
 
 
 def test_runs_get_ready_together_as_far_as_the_cores_reach() -> None:
@@ -312,8 +312,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def scaled(name: str) -> Any:
         return state[name] and [one * GIB for one in state[name]]
 
-    here = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=state["free"] * GIB))
-    monkeypatch.setattr(interleave, "psutil", here)
+    monkeypatch.setattr(interleave.limits, "free_memory_bytes", lambda: state["free"] * GIB)
     monkeypatch.setattr(interleave.processes, "memory_bytes", lambda of: state["held"] * GIB)
     monkeypatch.setattr(interleave.gpus, "free_bytes", lambda: scaled("gpus"))
     monkeypatch.setattr(interleave.gpus, "bytes_of", lambda pids: scaled("held_on_gpus"))

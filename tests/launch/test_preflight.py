@@ -19,7 +19,7 @@ def ddp(ranks: int, **fields: Any) -> RunSpec:
 
 @pytest.fixture(autouse=True)
 def _two_cores_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "available_cores", lambda: 2)
+    monkeypatch.setattr(preflight.limits, "cores", lambda: 2.0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 

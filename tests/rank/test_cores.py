@@ -12,12 +12,12 @@ from tests.groups import ThreadGroup
 @pytest.mark.parametrize(
     ("cores", "per_node", "told"),
     [
-        ([{0, 1}, {2, 3}], 2, (2, 2, False)),
-        ([{0, 1}, {0, 1}], 2, (2, 2, True)),
-        ([{0, 1, 2}, {2}], 2, (1, 3, True)),
-        ([{0}, {0}], 1, (1, 1, None)),  # on two nodes: nobody to share with
-        ([{0}, {1}, {0}, {1}], 2, (1, 1, False)),
-        ([{0}, {1}, {0}, {0}], 2, (1, 1, True)),  # on the second node
+        ([{0, 1}, {2, 3}], 2, (2, 2, 4, False)),
+        ([{0, 1}, {0, 1}], 2, (2, 2, 2, True)),
+        ([{0, 1, 2}, {2}], 2, (1, 3, 3, True)),
+        ([{0}, {0}], 1, (1, 1, 1, None)),  # on two nodes: nobody to share with
+        ([{0}, {1}, {0}, {1}], 2, (1, 1, 2, False)),
+        ([{0}, {1}, {0}, {0}], 2, (1, 1, 1, True)),  # on the second node
     ],
 )
 def test_whether_ranks_of_a_node_share_cores(monkeypatch, cores, per_node, told) -> None:
@@ -28,6 +28,6 @@ def test_whether_ranks_of_a_node_share_cores(monkeypatch, cores, per_node, told)
         own.cores = cores[rank.rank]
         return affinity(rank, per_node)
 
-    least, most, shared = told
-    want = {"cores_least": least, "cores_most": most, "shared": shared}
+    least, most, of_node, shared = told
+    want = {"cores_least": least, "cores_most": most, "cores_of_node": of_node, "shared": shared}
     assert ThreadGroup(len(cores)).run(work) == [want] * len(cores)

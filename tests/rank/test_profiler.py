@@ -79,7 +79,7 @@ class Done:
 def _names() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         planted.teach(patch, "tests.rank.profiled_worker")
-        patch.setattr("ddl_tools.launch.preflight.available_cores", lambda: 8)
+        patch.setattr("ddl_tools.limits.cores", lambda: 8.0)
         yield
 
 

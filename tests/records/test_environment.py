@@ -24,6 +24,7 @@ from ddl_tools.records.environment import relevant_variables
         ("LOADEDMODULES", "GCC/13.3.0:CUDA/12"),
         ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0"),
         ("TF_ENABLE_ONEDNN_OPTS", "0"),
+        ("PYTHONTRACEMALLOC", "5"),
         ("XLA_FLAGS", "--xla_cpu_enable_fast_math=false"),
         ("XLA_DISABLE_PASSES", "cse"),
     ],
