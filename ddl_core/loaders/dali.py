@@ -3,7 +3,7 @@
 Of folders DALI reads the files that the plan names: the images of a step are those of every other
 loader. Of TFRecord it reads shards in sequence and shuffles in a buffer, an order of its own.
 Crops and mirroring are DALI's, of torchvision's distribution; evaluation shows the pixels that
-other loaders show. The first image that DALI cannot read, or that is too large, ends the run.
+other loaders show. The first image that DALI cannot read ends the run.
 """
 
 import os
@@ -29,8 +29,6 @@ from ddl_core.data.folder import ImageList
 from ddl_core.data.image import (
     CROP,
     FLIP_PROBABILITY,
-    MAX_PIXELS,
-    MAX_SIDES,
     MEAN,
     RATIO,
     RESIZE,
@@ -301,7 +299,6 @@ class Dali(Loader):
             encoded = fn.external_source(
                 source=lambda: [np.frombuffer(content, np.uint8)], dtype=types.UINT8, ndim=1
             )
-            encoded = _limited(encoded)
             pipeline.set_outputs(fn.decoders.image(encoded, device=self.decoder, **DECODED))
         try:
             pipeline.run()
@@ -344,7 +341,6 @@ class Dali(Loader):
         with TemporaryDirectory(prefix="ddl-index-") as folder:
             with pipeline:
                 encoded, *names = reader.read(Path(folder))
-                encoded = _limited(encoded)
                 images = self._training_view(encoded) if self._training else self._middle(encoded)
                 pipeline.set_outputs(images, *names)
             pipeline.build()
@@ -429,19 +425,6 @@ class Dali(Loader):
             std=[255 * value for value in STD],
             **mirror,
         )
-
-
-def _limited(encoded: Any) -> Any:
-    """Return encoded images; of one that `check_pixels` refuses, a byte that is no image.
-
-    So DALI ends before it decodes such an image, which would take gigabytes.
-    """
-    shape = fn.peek_image_shape(encoded)
-    height, width = shape[0], shape[1]
-    thin = dali.math.max(height, width) > MAX_SIDES * dali.math.min(height, width)
-    size = encoded.shape(dtype=types.INT32)
-    kept = size - (size - 1) * (thin | (height * width > MAX_PIXELS))  # one kernel of DALI
-    return fn.slice(encoded, start=[0], shape=kept, axes=[0])
 
 
 def _short(error: RuntimeError) -> str:

@@ -150,9 +150,6 @@ DAMAGED = {
     "zero bytes": r"not an image of a known format",
     "no image": r"not an image of a known format",
     "GIF": r"but Pillow can",
-    "too large": r"limit of [\d,]+ pixels|of the limit",
-    "too thin": r"over 100 times the other",
-    "too thin JPEG": r"over 100 times the other",
 }
 
 
