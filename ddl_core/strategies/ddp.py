@@ -41,9 +41,9 @@ def _one_bucket_at_a_time(
     return sent
 
 
-def _check_debug_level(device: str) -> None:
+def _check_debug_level() -> None:
     """Raise `LaunchError` at a debug level at which torch's own DDP crashes over Gloo."""
-    if device != "cuda" and os.environ.get(DEBUG, "").upper() == "DETAIL":
+    if dist.get_backend() == "gloo" and os.environ.get(DEBUG, "").upper() == "DETAIL":
         raise LaunchError(
             f"{DEBUG}=DETAIL: torch's DistributedDataParallel crashes over Gloo",
             remedy=f"unset {DEBUG}, or use INFO",
@@ -59,7 +59,7 @@ class DDP(ProcessGroup):
 
         Buffers are not broadcast at every forward pass: the loop averages batch statistics.
         """
-        _check_debug_level(self.device.type)
+        _check_debug_level()
         spec = self.spec
         self.optimizer = optimizer
         devices = [self.device] if self.device.type == "cuda" else None

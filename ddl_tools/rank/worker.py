@@ -38,6 +38,7 @@ TORCH = "ddl_tools.rank.pytorch", "RecordedTrainer"
 OTHERS = "ddl_tools.frameworks.trainer", "FrameworkTrainer"
 PROFILER = "ddl_tools.rank.profiler"
 NEW_STATISTICS = "with new statistics of the final weights"  # of batch normalisation
+AT_START = os.sched_getaffinity(0)  # before a framework is imported, which may bind its threads
 CORES = 1024  # of a node: the most that Linux tells of without being asked twice
 
 
@@ -180,7 +181,7 @@ class Run:
         meter = self.meter
         cores = affinity(self.trainer.group, self.spec.gpus_per_node)
         if not self.spec.simulated:  # whose ranks compute nothing
-            check_cores(self.spec.gpus_per_node, cores["cores_of_node"])
+            check_cores(self.trainer.group, self.spec.gpus_per_node, cores["cores_of_node"])
         system = {
             **self.trainer.describe(),
             "affinity": cores,
@@ -209,14 +210,19 @@ def affinity(group: Group, ranks_per_node: int) -> dict[str, Any]:
     }
 
 
-def check_cores(ranks: int, cores: int) -> None:
-    """Raise `LaunchError` if the ranks of a node have fewer cores than they are.
+def check_cores(group: Group, ranks: int, cores: int) -> None:
+    """Raise `LaunchError` if a library has bound the ranks of a node to fewer cores than they are.
 
-    A library that binds threads gives all ranks of a node the same ones.
+    A collective if there are fewer `cores`. Whether a machine or a job has enough of them, its
+    launcher has decided.
     """
-    if cores < ranks:
+    if cores >= ranks:
+        return
+    fewer = len(os.sched_getaffinity(0)) < len(AT_START)
+    if group.reduce(np.array([float(fewer)]), "max")[0]:
         raise LaunchError(
-            f"{ranks} ranks of a node share {cores} core(s), and would measure nothing",
+            f"a library has bound {ranks} ranks of a node to {cores} core(s), where they would "
+            "measure nothing",
             remedy="unset variables that bind threads (OMP_PROC_BIND, OMP_PLACES, KMP_AFFINITY), "
             "or bind ranks in the site's file (`--cpu-bind`)",
             category="environment",

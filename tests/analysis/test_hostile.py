@@ -34,6 +34,7 @@ from ddl_tools.study import Study
 from tests.analysis.hostile import RAN, SCRIPT, TEXTS, alive, formulas, rendered, unseen
 from tests.mutations import Place, places, put
 
+pytestmark = [pytest.mark.slow]
 STUDY = "laptop"
 FIELDS = "fields"  # a study whose runs each have the text in one field
 NOTEBOOK = "11_throughput.ipynb"

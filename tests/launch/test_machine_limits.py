@@ -5,10 +5,8 @@ import sys
 
 import pytest
 
-from ddl_core.errors import LaunchError
 from ddl_tools.launch.study import doubts
 from ddl_tools.processes import import_path, inherited
-from ddl_tools.rank.worker import check_cores
 from ddl_tools.records.run import read_record
 from tests.launch.running import (
     control_group,
@@ -46,12 +44,6 @@ def test_ranks_are_not_bound_to_one_core(name: str) -> None:
     assert record.system
     assert record.system["affinity"]["cores_of_node"] >= 2
     assert name not in record.system["environment"]
-
-
-def test_ranks_that_share_a_core_are_refused() -> None:
-    check_cores(2, 2)
-    with pytest.raises(LaunchError, match=r"2 ranks of a node share 1 core\(s\)"):
-        check_cores(2, 1)
 
 
 @two_ranks

@@ -5,7 +5,9 @@ import threading
 
 import pytest
 
-from ddl_tools.rank.worker import affinity
+from ddl_core.errors import LaunchError
+from ddl_tools.rank import worker
+from ddl_tools.rank.worker import affinity, check_cores
 from tests.groups import ThreadGroup
 
 
@@ -31,3 +33,29 @@ def test_whether_ranks_of_a_node_share_cores(monkeypatch, cores, per_node, told)
     least, most, of_node, shared = told
     want = {"cores_least": least, "cores_most": most, "cores_of_node": of_node, "shared": shared}
     assert ThreadGroup(len(cores)).run(work) == [want] * len(cores)
+
+
+@pytest.mark.parametrize(
+    ("at_start", "cores", "of_node", "refused"),
+    [
+        ({0, 1}, [{0}, {0}], 1, True),  # bound by a library since
+        ({0}, [{0}, {0}], 1, False),  # given by the launcher, which knows best
+        ({0, 1}, [{0}, {1}], 2, False),
+    ],
+)
+def test_ranks_that_a_library_has_bound_to_one_core_are_refused(
+    monkeypatch, at_start, cores, of_node, refused
+) -> None:
+    own = threading.local()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: own.cores)
+    monkeypatch.setattr(worker, "AT_START", at_start)
+
+    def work(rank):
+        own.cores = cores[rank.rank]
+        try:
+            check_cores(rank, 2, of_node)
+        except LaunchError as error:
+            return str(error)
+        return ""
+
+    assert [bool(said) for said in ThreadGroup(2).run(work)] == [refused] * 2
