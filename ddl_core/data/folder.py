@@ -143,15 +143,23 @@ def scan(root: Path, classes: Sequence[str]) -> ImageList:
 
 
 def class_folders(split_dir: Path) -> list[str]:
-    """Return the sorted class folders of a split; raise a `DataError` if it has none."""
+    """Return the sorted class folders of a split, without hidden ones.
+
+    `DataError` if it has none, or holds a link that leads nowhere: its class would be missing.
+    """
     try:
         with os.scandir(split_dir) as entries:
-            kinds = {entry.name: entry.is_dir() for entry in entries}
+            kinds = {entry.name: entry.is_dir() for entry in entries if not is_hidden(entry.name)}
     except OSError as error:
         raise DataError(
             f"cannot read {split_dir}: {error.strerror}\n{expected(split_dir.parent)}"
         ) from None
     folders = sorted(name for name, is_folder in kinds.items() if is_folder)
+    lost = [name for name in sorted({*kinds} - {*folders}) if not (split_dir / name).exists()]
+    if lost:
+        raise DataError(
+            f"{split_dir} has links that lead nowhere: {some(lost)}; repair or remove them"
+        )
     if folders:
         return folders
     loose = sum(map(is_image, kinds))
@@ -171,7 +179,7 @@ def _walk(
     def names() -> Iterator[list[str]]:
         nonlocal nested
         for top in (str(root / name) for name in classes):
-            folders = sorted(os.walk(top, onerror=_fail, followlinks=True))
+            folders = sorted(_seen(top))
             nested = nested or len(folders) > 1
             files = (f"{path}/{name}" for path, _, found in folders for name in sorted(found))
             yield [file[len(top) + 1 :] for file in files if is_image(file, extensions)]
@@ -183,8 +191,20 @@ def _walk(
     return images, nested
 
 
+def _seen(top: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through a folder as `os.walk` does, but not into hidden folders."""
+    for path, folders, files in os.walk(top, onerror=_fail, followlinks=True):
+        folders[:] = (name for name in folders if not is_hidden(name))
+        yield path, folders, files
+
+
 def _fail(error: OSError) -> None:
     raise error
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a folder is hidden by its name: programs keep such ones for themselves."""
+    return name.startswith(".")
 
 
 def is_image(name: str, extensions: tuple[str, ...] = EXTENSIONS) -> bool:

@@ -37,6 +37,10 @@ def open_rgb(content: bytes) -> Image.Image:
             return to_rgb(image)
     except UnidentifiedImageError as error:
         raise OSError(describe(error)) from None
+    except (*UNREADABLE, MemoryError):
+        raise
+    except Exception as error:  # what a decoder of Pillow's raises: AVIF's a RuntimeError
+        raise OSError(describe(error)) from None
 
 
 def check_pixels(height: int, width: int) -> None:

@@ -22,7 +22,7 @@ DIRECT = ("YCbCr", "Gray", "RGB")  # colours that libjpeg-turbo converts to RGB
 
 
 class TurboSamples(Samples):
-    """Decodes with libjpeg-turbo, or else with Pillow."""
+    """Decodes with libjpeg-turbo, or else with Pillow, which decides what is damaged."""
 
     def blank(self) -> Tensor:
         """Return the mean colour, uint8."""
@@ -38,7 +38,10 @@ class TurboSamples(Samples):
         if colours not in DIRECT:
             return torch.from_numpy(np.array(open_rgb(content)))
         check_pixels(height, width)
-        return torch.from_numpy(simplejpeg.decode_jpeg(content, "RGB"))
+        try:
+            return torch.from_numpy(simplejpeg.decode_jpeg(content, "RGB"))
+        except ValueError:  # also for stray bytes, of which the other decoders only warn
+            return torch.from_numpy(np.array(open_rgb(content)))
 
     def transform(self, image: Tensor, epoch: int, number: int) -> Tensor:
         """Return the view, uint8."""

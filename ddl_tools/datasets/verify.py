@@ -1,6 +1,7 @@
 """Check a set: decode every image, name every problem."""
 
 import io
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from ddl_core.data import tfrecord
-from ddl_core.data.folder import SPLITS, class_folders, expected, scan
+from ddl_core.data.folder import SPLITS, class_folders, expected, is_hidden, is_image, scan
 from ddl_core.data.formats import format_of, open_format
 from ddl_core.data.image import check_pixels, describe
 from ddl_core.errors import DataError
@@ -49,6 +50,9 @@ WARNINGS = {
     "cmyk": "CMYK instead of RGB",
     "not_rgb": "palette, transparency or another mode instead of RGB",
     "not_jpeg": "content is not what the .JPEG in the name says",
+    "hidden": "hidden folder, which no loader reads",
+    "no_folder": "file beside the class folders, which no loader reads",
+    "no_image": "file without an image's ending, which no loader reads",
 }
 MODE_KINDS = {"L": "grey", "CMYK": "cmyk"}  # all others that are not RGB: not_rgb
 JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
@@ -173,6 +177,8 @@ def check_images(root: Path, checked: Parallel) -> dict[str, Findings]:
         images = scan(root / split, sorted(findings.classes))
         for name in sorted(findings.classes - {*images.present()}):
             findings.add("empty_class", f"{split}/{name}", _others(root / split / name))
+        for kind, path in _left_out(root / split):
+            findings.add(kind, path.relative_to(root).as_posix())
         names = [f"{split}/{images.name(index)}" for index in range(len(images))]
         for name in sorted(set(names) - known.keys()) if manifest else ():
             findings.add("extra", name)
@@ -181,6 +187,19 @@ def check_images(root: Path, checked: Parallel) -> dict[str, Findings]:
     for name in known:
         splits[name.partition("/")[0]].add("missing", name)
     return splits
+
+
+def _left_out(split: Path) -> Iterator[tuple[str, Path]]:
+    """Yield what a split holds that is no part of the set: the kind of problem, and where."""
+    for top, folders, files in os.walk(split, followlinks=True):
+        here = Path(top)
+        folders.sort()
+        yield from (("hidden", here / name) for name in folders if is_hidden(name))
+        folders[:] = (name for name in folders if not is_hidden(name))
+        kind = "no_folder" if here == split else "no_image"
+        for name in sorted(files):
+            if kind == "no_folder" or not is_image(name):
+                yield kind, here / name
 
 
 def _others(folder: Path) -> str:

@@ -106,6 +106,23 @@ def test_warnings_alone_are_ok(sample):
     assert "grey: train/cat/grey.JPEG mode L" in report.text()
 
 
+def test_what_no_loader_reads_is_named(sample):
+    (sample / MANIFEST).unlink()
+    (sample / "train/packed.tar").touch()
+    (sample / "train/cat/photo.jfif").touch()
+    for folder in ("train/.Trash-1000", "val/cat/.ipynb_checkpoints"):
+        (sample / folder).mkdir()
+        shutil.copy(sample / "train/cat/cat_00000.JPEG", sample / folder / "0.JPEG")
+    report = check(sample)
+    assert report.ok
+    assert found(report) == {
+        ("no_folder", "train/packed.tar"),
+        ("no_image", "train/cat/photo.jfif"),
+        ("hidden", "train/.Trash-1000"),
+        ("hidden", "val/cat/.ipynb_checkpoints"),
+    }
+
+
 def test_classes_of_one_split_only_and_empty_ones(sample):
     (sample / MANIFEST).unlink()
     shutil.rmtree(sample / "val/cat")

@@ -68,6 +68,7 @@ UNREADABLE = {
     "truncated": lambda content: content[: len(content) // 2],
     "zero bytes": lambda content: b"",
     "no image": lambda content: b"no image at all" * 100,
+    "AVIF without its end": lambda content: as_mode(content, "RGB", "AVIF")[:-100] + bytes(100),
     "too large": lambda content: saved(Image.new("1", (20_000, 20_000)), "PNG"),
     "too thin": lambda content: saved(Image.new("1", (1, 2_000_000)), "PNG"),
     "too thin JPEG": lambda content: saved(Image.new("L", (50_000, 400)), "JPEG"),
@@ -85,6 +86,7 @@ UNUSUAL = {
     "WebP": lambda content: as_mode(content, "RGB", "WEBP"),
     "EXIF orientation": lambda content: turned(content),
     "data behind the end": lambda content: content + b"\0" * 10_000,
+    "data before the end": lambda content: content[:-2] + b"\0" * 10 + content[-2:],
     "as thin as is read": lambda content: saved(Image.new("RGB", (3000, 30), "teal"), "JPEG"),
 }
 
