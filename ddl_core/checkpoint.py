@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from torch import nn
@@ -41,6 +42,9 @@ def load(path: Path, state: TrainState) -> int:
     if not path.exists():
         return 0
     try:
+        with ZipFile(path) as archive:  # torch.load compares no sums
+            if damaged := archive.testzip():
+                raise ValueError(f"{damaged} is damaged")
         # In main memory: a GPU may have room for a part only.
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:

@@ -180,7 +180,20 @@ def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
             spec,
             f"returns shape {tuple(found.shape)} of {IMAGES} images, but classes = {spec.classes}",
         )
+    if spec.local_batch_size == 1 and spec.work == "train":
+        _try_one_image(trial, spec, shape)
     return facts | {"forward_flop": counter.get_total_flops() // IMAGES}
+
+
+def _try_one_image(trial: nn.Module, spec: RunSpec, shape: tuple[int, ...]) -> None:
+    """Raise `SpecError` if a network that trains on two images does not on one alone."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            trial(torch.zeros(1, *shape))
+        except ValueError as error:  # of batch normalisation, which needs more than one value
+            said = str(error).strip().splitlines()[0]
+            text = f"cannot train with local_batch_size = 1 at image_size = {spec.image_size}"
+            raise _refused(spec, f"{text}: {said}; use 2 or more") from error
 
 
 def _refused(spec: RunSpec, why: str) -> SpecError:

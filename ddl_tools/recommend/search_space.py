@@ -55,6 +55,14 @@ class Request:
     max_batch: int | None = None
     uncached: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise `SpecError` for numbers of ranks that are none, e.g. a text of papermill's."""
+        if wrong := [one for one in self.workers if not isinstance(one, int) or one < 1]:
+            raise SpecError(
+                f"workers: {wrong[0]!r} is no number of ranks",
+                remedy="give them as a list, e.g. papermill -y 'workers: [1, 2]'",
+            )
+
 
 def space(request: Request) -> Space:
     """Look at the machine and the data, and return what can be tried.

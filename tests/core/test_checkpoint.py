@@ -44,6 +44,18 @@ def test_a_damaged_file_or_one_of_another_run_is_refused(tmp_path):
         checkpoint.load(path, trainee())
 
 
+def test_flipped_bytes_of_weights_are_refused(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    state = trainee()
+    checkpoint.save(path, state, epochs_done=1)
+    content = path.read_bytes()
+    weights = state.network.weight.detach().numpy().tobytes()
+    assert content.count(weights) == 1
+    path.write_bytes(content.replace(weights, bytes(len(weights))))
+    with pytest.raises(RecordError, match="delete it to start the run again"):
+        checkpoint.load(path, trainee())
+
+
 def test_the_hash_sees_every_bit_and_every_name():
     one, two = nn.Linear(2, 2), nn.Linear(2, 2)
     two.load_state_dict(one.state_dict())

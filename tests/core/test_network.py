@@ -130,6 +130,7 @@ def test_the_file_of_ones_own_network_is_known_again(tmp_path: Path, name: str) 
         ("ours:frozen", {}, "no trainable parameters"),
         ("ours:normed", {"classes": 3}, "has sizes that are open until it sees images"),
         ("ours:normed", {"image_size": 64}, r"fails on images of shape \(3, 64, 64\)"),
+        ("resnet18", {"local_batch_size": 1}, "local_batch_size = 1 at image_size = 32: .* use 2"),
     ],
 )
 def test_what_the_loop_cannot_train_is_refused(model: str, fields: dict, match: str) -> None:

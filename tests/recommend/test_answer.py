@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import STOPPED, LaunchError
+from ddl_core.errors import STOPPED, LaunchError, SpecError
 from ddl_tools.analysis import estimates
 from ddl_tools.recommend.answer import (
     COMMUNICATION,
@@ -168,6 +168,12 @@ def test_one_process_needs_no_ranks(loader: str) -> None:
     """It has no process group, which a DistributedSampler asks for its number."""
     code = "\n".join(code_of(RunSpec(device="cuda", loader=loader)))
     assert not any(word in code for word in ("rank", "Distributed"))
+
+
+def test_numbers_of_ranks_that_are_a_text_are_refused() -> None:
+    """As papermill's option -p gives them."""
+    with pytest.raises(SpecError, match="no number of ranks; give them as a list"):
+        Request("resnet8", Path("D"), workers=tuple("(1, 2)"))
 
 
 def test_a_long_name_of_a_network_leaves_the_name_of_its_study_valid(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from typing import Any, ParamSpec
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context, rcParams
+from matplotlib import rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.style import context as style_context
 
 from ddl_core.errors import RecordError
 from ddl_tools.analysis.csv_file import to_csv
@@ -56,12 +57,13 @@ P = ParamSpec("P")
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Make a function draw in the project's style, and lay out the figure made by `frame`.
 
-    The style of others stays as it is.
+    It is laid over matplotlib's defaults, whatever a matplotlibrc says. Afterwards the style is what
+    it was.
     """
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with rc_context(THEME):
+        with style_context(["default", THEME]):
             figure = draw(*args, **kwargs)
             _lay_out(figure)
             return figure
@@ -258,7 +260,7 @@ def save_figure(
     """
     *paths, _ = _paths(stem)
     contents = [io.BytesIO() for _ in paths]
-    with rc_context(THEME):
+    with style_context(["default", THEME]):
         for content, (kind, metadata) in zip(contents, _METADATA.items(), strict=True):
             figure.savefig(content, format=kind, metadata=metadata)
     table = save_numbers(data, stem, known=known)  # first: it says whose the others are

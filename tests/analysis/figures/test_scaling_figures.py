@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -18,7 +19,7 @@ from ddl_core.registry import LOADERS, owner
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.analysis.plot.canvas import caption_of, title_of
+from ddl_tools.analysis.plot.canvas import caption_of, save_figure, title_of
 from ddl_tools.analysis.question import Tables
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.identity import LEARNING
@@ -130,6 +131,18 @@ def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fill], Tabl
         return Tables(runs, configuration_table(runs), PAPER)
 
     return read
+
+
+def test_settings_of_the_user_change_no_picture(tables_of: Callable, tmp_path: Path) -> None:
+    """Those of a matplotlibrc, of whatever: a page of published figures has one look."""
+    name, fill = next(one for one in DRAWN if one[1] is not nothing)
+    table = QUESTIONS[name].points(tables_of(fill))
+    pictures = []
+    for theirs in ({}, {"savefig.bbox": "tight", "path.sketch": (1, 100, 2), "font.size": 30}):
+        with matplotlib.rc_context(theirs):
+            paths = save_figure(QUESTIONS[name].draw(table), table, tmp_path / f"{len(pictures)}")
+        pictures.append(next(one for one in paths if one.suffix == ".png").read_bytes())
+    assert pictures[0] == pictures[1]
 
 
 @pytest.mark.parametrize(("name", "fill"), DRAWN)
