@@ -57,8 +57,7 @@ P = ParamSpec("P")
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Make a function draw in the project's style, and lay out the figure made by `frame`.
 
-    It is laid over matplotlib's defaults, whatever a matplotlibrc says. Afterwards the style is what
-    it was.
+    It is laid over matplotlib's defaults, whatever a matplotlibrc says, and taken off afterwards.
     """
 
     @wraps(draw)
