@@ -42,6 +42,8 @@ LONGEST_TEXT, LONGEST_LINE = 100_000, 10_000  # characters
 
 def as_line(text: str) -> str:
     """Return a text in one line: a space for each line break, the rest as `visible` shows it."""
+    if text.isascii() and text.isprintable():  # nearly all: each text of a record comes here
+        return text
     return visible("".join(" " if one.isspace() else one for one in text))
 
 
