@@ -3,6 +3,8 @@
 The same images as `native` to within rounding.
 """
 
+from contextlib import suppress
+
 import numpy as np
 import simplejpeg
 import torch
@@ -31,17 +33,13 @@ class TurboSamples(Samples):
 
     def decode(self, content: bytes) -> Tensor:
         """Return the pixels, (height, width, 3) uint8."""
-        try:
+        # No JPEG by its content, damaged, too large, or stray bytes, of which others only warn.
+        with suppress(ValueError):
             height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
-        except ValueError:  # a PNG by the name of JPEG, or no image
-            colours = ""
-        if colours not in DIRECT:
-            return torch.from_numpy(np.array(open_rgb(content)))
-        check_pixels(height, width)
-        try:
-            return torch.from_numpy(simplejpeg.decode_jpeg(content, "RGB"))
-        except ValueError:  # also for stray bytes, of which the other decoders only warn
-            return torch.from_numpy(np.array(open_rgb(content)))
+            if colours in DIRECT:
+                check_pixels(height, width)
+                return torch.from_numpy(simplejpeg.decode_jpeg(content, "RGB"))
+        return torch.from_numpy(np.array(open_rgb(content)))
 
     def transform(self, image: Tensor, epoch: int, number: int) -> Tensor:
         """Return the view, uint8."""

@@ -237,7 +237,7 @@ def warning(text: str) -> Iterator[None]:
     try:
         yield
     except DDLError as error:
-        say(f"warning: {text}: {error}", err=True)
+        warn(f"{text}: {error}")
 
 
 def ask_queue() -> "Queue | None":
@@ -248,5 +248,5 @@ def ask_queue() -> "Queue | None":
         return slurm_cli.queue()
     except LaunchError as error:  # of several lines the last one is SLURM's conclusion
         last = str(error).splitlines()[-1]
-        say(f"warning: without the state of the jobs: {last}", err=True)
+        warn(f"without the state of the jobs: {last}")
         return None

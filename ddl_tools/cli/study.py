@@ -309,7 +309,7 @@ def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
         found = publish_all([source], tree, target)
     for name, done in found.items():
         for doubt in done.warnings:
-            say(f"warning: {doubt}", err=True)
+            common.warn(doubt)
         for skipped in done.skipped:
             say(f"not published: {skipped}", err=True)
         text = f"{len(done.new)} published, {len(done.unchanged)} published before"

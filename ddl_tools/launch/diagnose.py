@@ -143,8 +143,8 @@ def _shortage(code: int, short: Shortages) -> tuple[str, Category | None]:
 
 def _place(log: Path, code: int) -> str:
     """Return where a rank was when a fault of its own ended it, as far as it could say."""
-    found = INNERMOST.findall(_text(log)) if -code in OWN_SIGNALS else []
-    return " in {2} ({0}:{1})".format(*found[-1]) if found else ""
+    frame = _innermost(_text(log)) if -code in OWN_SIGNALS else None
+    return f" in {frame}" if frame else ""
 
 
 def ended_ranks(logs: Path) -> list[tuple[int, int]]:
@@ -261,5 +261,10 @@ def _frame(log: Path, start: int) -> str | None:
         return None
     with log.open("rb") as file:
         file.seek(start)
-        found = INNERMOST.findall(file.read().decode(errors="replace"))
+        return _innermost(file.read().decode(errors="replace"))
+
+
+def _innermost(text: str) -> str | None:
+    """Return the innermost frame of the last stack in a log."""
+    found = INNERMOST.findall(text)
     return "{2} ({0}:{1})".format(*found[-1]) if found else None
