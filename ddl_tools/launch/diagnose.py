@@ -206,8 +206,15 @@ def _text(path: Path) -> str:
         return ""
 
 
-def ask_ranks(logs: Path, world_size: int, text: str) -> Failure:
-    """Return the failure of a run that makes no progress, with the rank to blame where known."""
+def ask_ranks(
+    logs: Path, world_size: int, text: str | None, short: Shortages = NONE
+) -> Failure | None:
+    """Return the failure of a run that makes no progress, with the rank to blame where known.
+
+    `text` says so; None without one. `short` is what the system has refused meanwhile.
+    """
+    if text is None:
+        return None
     ranks = _ranks(logs, world_size)
     starts = {rank: _size(rank_log(logs, rank)) for rank in sorted(ranks)}  # before they are asked
     for process in ranks.values():
@@ -221,10 +228,12 @@ def ask_ranks(logs: Path, world_size: int, text: str) -> Failure:
     ]
     blamed = absent[0] if len(absent) == 1 and len(frames) > 1 else None
     shown = [f"\n  rank {rank}: {frame or 'does not answer'}" for rank, frame in frames.items()]
+    text += REFUSED if short.refused_forks > 0 else ""
     text += "" if blamed is None else f"; the others wait for rank {blamed}"
     text += "".join(shown[:SHOWN_RANKS])
     text += "" if blamed is None else tail(rank_log(logs, blamed))
-    return Failure.of("Timeout", text, blamed)
+    category: Category | None = "processes" if short.refused_forks > 0 else None
+    return Failure.of("Timeout", text, blamed, category=category)
 
 
 def _ranks(logs: Path, world_size: int) -> dict[int, psutil.Process]:

@@ -255,19 +255,19 @@ class Engines:
     ) -> None:
         """Let the engines execute their ranks; after `on_ranks`, see `ranks.Execute`."""
         self._start()
-        whole = False
+        whole, before = False, diagnose.Shortages.now()
         try:
             arguments = (ranks.WORKER, str(files.directory), str(logs))
             answers = [view.apply_async(engine.run_rank, *arguments) for view in self._views]
             stalled = observe(partial(self._look, answers, on_ranks))
-            cause = diagnose.ask_ranks(logs, spec.world_size, stalled) if stalled else None
+            cause = diagnose.ask_ranks(logs, spec.world_size, stalled, before.since())
             gone = self._ended()
             whole = not self._broken and all(answer.ready() for answer in answers)
         finally:
             if not whole or not _completed(files) or one_run_per_process(spec):
                 self.close()
         if not _completed(files):
-            raise ranks.Failed(cause or diagnose.diagnose(files, logs, 0, ended=gone))
+            raise ranks.Failed(cause or diagnose.diagnose(files, logs, 0, before.since(), gone))
 
     def _look(self, answers: list[Any], on_ranks: OnRanks | None, seconds: float) -> bool:
         """Wait, show where the ranks are, return whether nothing is left to wait for."""

@@ -31,6 +31,8 @@ PROBE_WORKER = "ddl_tools.doctor.probe"
 LOOK_S = 1.0  # between two looks at how far a run is; its end is seen at once
 POLL_S = 0.25  # for the end of srun
 STALL_TIMEOUT_S = 300.0
+# Of set-up, once the system has refused a process: a library may then wait for what never began.
+REFUSED_TIMEOUT_S = 60.0
 # Until the first step. Longer than what may end it with a better message: a collective's time-out.
 SETUP_TIMEOUT_S = 1200.0
 PROBE_TIMEOUT_S = 300.0  # of a step of `ddl doctor`: its job has ten minutes
@@ -146,7 +148,7 @@ def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None
             raise Failed(Failure.of("NotStarted", cause)) from None
         try:
             stalled = observe(partial(_ended, launcher))
-            failure = diagnose.ask_ranks(logs, spec.world_size, stalled) if stalled else None
+            failure = diagnose.ask_ranks(logs, spec.world_size, stalled, before.since())
             if failure is None and launcher.poll() is None and files.error.exists():
                 failure = diagnose.diagnose(files, logs, 1, before.since())  # ranks live yet
         finally:
@@ -220,7 +222,7 @@ def watch(
     setup_timeout = setup_limit_s(spec, stall_timeout)
     # A profiler writes its report after the rank has ended.
     grace = stall_timeout if spec.prefix else EXIT_GRACE_S
-    over = False
+    over, before = False, diagnose.Shortages.now()
     while not over:
         over = ended(LOOK_S)
         latest = _changed(files.progress)
@@ -241,6 +243,8 @@ def watch(
         if time.monotonic() - failed_at > grace:
             return None
         preparing = progress is None or progress.get("stage") is not None
+        if preparing and waited > REFUSED_TIMEOUT_S and before.since().refused_forks:
+            setup_timeout = REFUSED_TIMEOUT_S
         if waited > (setup_timeout if preparing else stall_timeout):
             return _stall_text(progress, waited, preparing)
     return None

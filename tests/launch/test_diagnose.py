@@ -216,9 +216,13 @@ def test_ranks_that_hang_say_where_at_once_or_do_not_answer(monkeypatch, tmp_pat
 
     monkeypatch.setattr(psutil.Process, "send_signal", ask_slowly)
     failure = module.ask_ranks(tmp_path, 2, "no progress")
+    assert failure is not None
     assert failure.rank is None  # both are lost
     assert failure.message.count("lost (<string>:7)") == 2
     monkeypatch.setattr(module, "ANSWER_S", 1.0)
     for process in lost_ranks:
         ask(process, signal.SIGSTOP)
-    assert "rank 1: does not answer" in module.ask_ranks(tmp_path, 2, "").message
+    failure = module.ask_ranks(tmp_path, 2, "", module.Shortages(refused_forks=1))
+    assert failure is not None
+    assert "rank 1: does not answer" in failure.message
+    assert failure.category == "processes"

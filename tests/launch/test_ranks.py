@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddl_core.errors import LaunchError, RecordError
+from ddl_tools import limits
 from ddl_tools.launch import local_ranks, preflight, ranks
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.ledger import exclusive
@@ -214,3 +215,13 @@ def test_a_hang_ends_in_set_up_and_between_steps(
     assert re.search(words, text)
     last = max(states, default=0)
     assert seconds / 10 <= run.looks - last <= seconds / 10 + 4
+
+
+def test_set_up_may_not_wait_for_a_process_that_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gloo waits for ever in its constructor if the system refuses its second thread."""
+    run = Watched(monkeypatch, {2: SETTING_UP})
+    monkeypatch.setattr(limits, "refused_forks", lambda: int(run.looks > 1))
+    assert "listing the images" in str(run.watch())
+    assert run.looks < 15
