@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from ddl_core.errors import DDLError
+from ddl_core.errors import DataError, DDLError
 from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochResult
 from ddl_tools import limits
@@ -38,6 +38,13 @@ log = logging.getLogger(__name__)
 
 # What libraries call it when the memory of a GPU is full.
 OUT_OF_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
+# What must be as before where a run goes on; a record of an older version may lack some of it.
+DATA = {
+    "classes": "classes",
+    "train_images": "training images",
+    "eval_images": "validation images",
+    "fingerprint": "names or labels of training images",
+}
 
 
 class RunRecorder:
@@ -83,17 +90,25 @@ class RunRecorder:
             self.progress.begin(WAITING, epoch + 1, 0)
             self._slot = self.slots.wait(last=True)
 
-    def describe(self, train: Loader, eval_images: int | None, system: dict[str, Any]) -> None:
-        """Record the data that are read, the code, and the `system` on which it runs."""
-        if not self.first:
-            return
-        self.record.data = DataInfo(
+    def describe(
+        self, train: Loader, eval_images: int | None, system: dict[str, Any], resumed: bool = False
+    ) -> None:
+        """Record the data that are read, the code, and the `system` on which it runs.
+
+        `DataError` if the run is `resumed` and its first epochs have read other data.
+        """
+        data = DataInfo(
             train_images=train.images,
             eval_images=eval_images,
             classes=train.classes,
             fingerprint=train.fingerprint,
             order=None if train.seen is None else "loader" if train.own_order else "plan",
         )
+        if resumed and self.record.data:
+            check_same_data(self.record.data, data)
+        if not self.first:
+            return
+        self.record.data = data
         self.record.provenance = provenance_of(provenance(self.record.spec.framework))
         self.record.system = system_of({**host(), **system, "environment": self._environment})
         write_record(self.files.directory, self.record)
@@ -142,6 +157,21 @@ class RunRecorder:
         self.record.attempts[-1].ended_utc = now()
         write_record(self.files.directory, self.record)
         self.files.initial.unlink(missing_ok=True)  # 100 MB of ResNet50, drawn again at will
+
+
+def check_same_data(before: DataInfo, after: DataInfo) -> None:
+    """Refuse data that are not those of a run's first epochs, which its weights have seen."""
+    changed = []
+    for name, words in DATA.items():
+        old, new = getattr(before, name), getattr(after, name)
+        if None not in (old, new) and old != new:
+            counts = f" ({old} before, {new} now)" if isinstance(old, int) else ""
+            changed.append(f"{words}{counts}")
+    if changed:
+        raise DataError(
+            f"the data have changed since this run began: {', '.join(changed)}",
+            remedy="put them back, or delete the checkpoint in the run's folder to begin again",
+        )
 
 
 def report(directory: Path, error: Exception) -> None:

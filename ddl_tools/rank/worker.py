@@ -129,7 +129,7 @@ class Run:
             make = import_module(PROFILER).Profiler
             self.profiler = make(spec, group, len(train) // spec.accumulation)
             trainer.profile = self.profiler
-        self._describe(train, evaluation.images if evaluation else None)
+        self._describe(train, evaluation.images if evaluation else None, first_epoch > 0)
         warm_from = first_epoch + self._cold_epochs(train)
         for epoch in range(first_epoch, spec.epochs):
             self._epoch(epoch, epoch < warm_from)
@@ -177,7 +177,7 @@ class Run:
         """Return how many epochs after a start may not count: at least the first."""
         return self.spec.cold_epochs(len(loader) // self.spec.accumulation)
 
-    def _describe(self, train: Loader, eval_images: int | None) -> None:
+    def _describe(self, train: Loader, eval_images: int | None, resumed: bool = False) -> None:
         meter = self.meter
         cores = affinity(self.trainer.group, self.spec.gpus_per_node)
         if not self.spec.simulated:  # whose ranks compute nothing
@@ -188,7 +188,7 @@ class Run:
             "energy_method": meter.method if meter else None,
             "energy_missing": meter.missing if meter else self.no_energy,
         }
-        self.recorder.describe(train, eval_images, system)
+        self.recorder.describe(train, eval_images, system, resumed)
 
 
 def affinity(group: Group, ranks_per_node: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.paths import RunFiles
+from ddl_tools.records.progress import Standing
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from tests.launch.fixtures import Start
 from tests.launch.running import CALLER, error_of, processes_of
@@ -109,6 +110,30 @@ def test_a_killed_run_continues_to_the_same_weights(images, tmp_path, start, fie
     assert [attempt.status for attempt in record.attempts] == ["failed", "failed", "completed"]
     assert [row.epoch for row in rows(killed, "train")] == [0, 1, 2]
     assert losses(killed) == losses(undisturbed)
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path, images) -> None:
+    """Labels would shift, and the record would know the last data only."""
+    root = shutil.copytree(images, tmp_path / "images")
+    directory = planned(tmp_path / "run", root, model="tiny", epochs=40)
+
+    def stop(progress: Standing) -> None:
+        if progress["epoch"] >= 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_ranks(directory, stop)
+    before = read_record(directory).data
+    image = next((root / "train" / "class0").iterdir())
+    for name, words in (("copy.jpg", r"training images \(37 before, 38 now\)"), ("z.jpg", "names")):
+        changed = image.with_name(name)
+        (shutil.copy if name == "copy.jpg" else shutil.move)(image, changed)
+        with pytest.raises(LaunchError, match=f"data have changed.*{words}"):
+            run_ranks(directory)
+        assert error_of(directory).category == "data"
+        assert read_record(directory).data == before
+        changed.unlink() if name == "copy.jpg" else changed.rename(image)
+    assert run_ranks(directory).status == "completed"
 
 
 def test_bad_images_are_counted_in_the_record(tmp_path, images):
