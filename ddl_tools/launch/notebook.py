@@ -135,7 +135,12 @@ def _execute(
     except PapermillExecutionError as error:
         if error.ename == KeyboardInterrupt.__name__:
             raise Interrupted(f"{notebook.name} was told to stop") from None
-        raise LaunchError(f"{notebook.name} failed: {error.ename}: {error.evalue}") from None
+        said = f"{error.ename}: {error.evalue}".removesuffix(": ")
+        if not error.traceback:  # the kernel reported no error: papermill has named it
+            said = _printed(partial) or said
+        raise LaunchError(
+            f"{notebook.name} failed: {said}", category=classify(error.ename, said)
+        ) from None
     finally:
         if not loop.is_running():
             loop.close()
@@ -144,6 +149,19 @@ def _execute(
                 partial.replace(target)
             except OSError as error:
                 raise cannot_write(target, error) from None
+
+
+def _printed(executed: Path) -> str:
+    """Return the last line that the failed cell of a notebook has printed.
+
+    A kernel that runs out of memory may only print its error where it would else report it.
+    """
+    import nbformat
+
+    cells = nbformat.read(executed, as_version=nbformat.NO_CONVERT).cells
+    failed = (one for one in cells if one.metadata.get("papermill", {}).get("exception"))
+    texts = [out.get("text", "") for cell in failed for out in cell.get("outputs", ())]
+    return next(iter("".join(texts).strip().splitlines()[-1:]), "")
 
 
 def _manager_class(sockets: Path, directory: Path, on_kernel: Callable[[Any], None]) -> type[Any]:

@@ -9,8 +9,8 @@ import signal
 from ddl_core.errors import Category, DDLError
 
 REMEDIES: dict[Category, str] = {
-    "out_of_memory": "a smaller local_batch_size (or, in main memory, fewer loader_workers); "
-    "accumulation keeps the global batch",
+    "out_of_memory": "a smaller local_batch_size (in main memory also fewer loader_workers, or a "
+    "higher `ulimit -v`); accumulation keeps the global batch",
     "shared_memory": "/dev/shm is full, through which loader processes hand over batches: use "
     "`--loader-workers 0` (loader_workers in a study), or enlarge it (containers: --shm-size)",
     "processes": "the limit of processes or threads is reached: raise it (`ulimit -u`, pids.max of "
@@ -60,7 +60,7 @@ _BY_TEXT: list[tuple[Category, str]] = [
     (
         "out_of_memory",
         r"out of memory|out of shared memory|oom[-_ ]kill"
-        r"|can(?:'|no)t allocate memory|bad_alloc|_STATUS_ALLOC_FAILED",
+        r"|can(?:'|no)t allocate memory|bad_alloc|\bMemoryError\b|_STATUS_ALLOC_FAILED",
     ),
     (
         "processes",

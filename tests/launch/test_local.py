@@ -226,6 +226,18 @@ class Waiting:
         raise AssertionError("it has ended by itself")
 
 
+@pytest.mark.notebook
+def test_what_a_kernel_without_memory_prints_is_named(tmp_path: Path) -> None:
+    """It may print its error where it would else report it."""
+    silent = (
+        "import sys; get_ipython().showtraceback = lambda *a, **k: sys.stderr.write('MemoryError')"
+    )
+    notebook = small_notebook(tmp_path / "a.ipynb", silent, "raise MemoryError")
+    with pytest.raises(LaunchError, match=r"a\.ipynb failed: MemoryError$") as raised:
+        execute(notebook, tmp_path / "b.ipynb", {})
+    assert raised.value.category == "out_of_memory"
+
+
 def test_runs_at_the_same_time_are_told_to_end_together() -> None:
     """One after the other, twelve runs took longer than 20 s to end."""
     told: set[Waiting] = set()
