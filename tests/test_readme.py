@@ -107,7 +107,7 @@ def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
     study = yaml.safe_load(block)
     # Many short rounds: on a busy machine some of each start are disturbed, and left out.
     small = {"image_size": 32, "local_batch_size": 8, "loader_workers": 1, "epochs": 10}
-    study["repeats"] = 2
+    study["repeats"] = 3
     study["base"] |= small | {"device": "cpu", "model": "resnet8"}
     (tmp_path / "my_study.yaml").write_text(yaml.safe_dump(study))
     for split, many in (("train", 2), ("val", 1)):
@@ -122,7 +122,7 @@ def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
     said = [pages.ddl(PROJECT, tmp_path, *words[1:], **where) for words in commands(section)]
     verified, planned, ran, compared, _ = said
     assert "200" in verified
-    assert planned.count("missing ") == 4
-    assert "4 completed" in ran
+    assert planned.count("missing ") == 6
+    assert "6 completed" in ran
     assert re.search(r"DALI \(CPU\).*: \d\.\d\d \[", compared)
     assert (tmp_path / "results" / "figures" / "my_study" / "comparison.png").is_file()

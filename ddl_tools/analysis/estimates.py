@@ -19,7 +19,9 @@ ALPHA = 0.05
 # "In general below 5 %" is the spread of repeats that the paper states (captions of Figs. 3 to 7).
 MARGIN = 0.05
 POINT = 0.01  # accuracies are alike within one percentage point
-LEAST_SHOWN = 3  # observations of an interval that is shown: that of two may be wider than the axis
+LEAST = (
+    3  # observations of an interval, and of what it decides: t of one degree says next to nothing
+)
 
 GREATER, LESS, EQUIVALENT, INCONCLUSIVE = "greater", "less", "equivalent", "inconclusive"
 
@@ -28,8 +30,8 @@ def middle(values: ArrayLike) -> Estimate:
     """Return the geometric mean of some values with the interval of Student's t on logs.
 
     The two-sided 95 % interval is ``value * exp(-+ t * log_se)``, with Student's t of ``df``
-    degrees of freedom. One value has no interval; of no value, the estimate is NaN. `ValueError`
-    here and below, if a value is not positive and finite.
+    degrees of freedom. Fewer than `LEAST` values have no interval; of no value, the estimate is
+    NaN. `ValueError` here and below, if a value is not positive and finite.
     """
     return _of_logs(_logs(values))
 
@@ -49,7 +51,7 @@ def unpaired_ratio(values: ArrayLike, base: ArrayLike) -> Estimate:
     """Return the same ratio from observations that are no pairs: Welch's t on logs.
 
     Degrees of freedom after Satterthwaite 1946 (Biometrics Bulletin 2, 110-114); n is that of the
-    smaller series, and one series of one observation leaves no interval.
+    smaller series, and a series of fewer than `LEAST` leaves no interval.
     """
     return product(middle(values), scaled(middle(base), power=-1))
 
@@ -101,23 +103,18 @@ def of_interval(n: int, found: Estimate) -> Estimate:
     return _estimate(n, found.log_mean, log_se, df)
 
 
-def shown(estimate: Estimate) -> Estimate:
-    """Return the estimate as it is shown: without the interval of fewer than `LEAST_SHOWN`."""
-    return estimate if estimate.n >= LEAST_SHOWN else estimate.alone()
-
-
 def resolution(log_sd: float, n: int) -> float:
     """Return the half-width of the interval that n pairs give, as a fraction of the ratio.
 
     `log_sd` is the standard deviation of a log ratio. The upper half, the wider one. Infinite with
-    n < 2.
+    fewer than `LEAST`.
     """
-    return math.expm1(_quantile(n - 1) * log_sd / math.sqrt(n)) if n > 1 else math.inf
+    return math.expm1(_quantile(n - 1) * log_sd / math.sqrt(n)) if n >= LEAST else math.inf
 
 
 def pairs_needed(log_sd: float, margin: float) -> int:
-    """Return the fewest pairs, two or more, whose `resolution` is at most `margin`, above 0."""
-    return next(n for n in itertools.count(2) if resolution(log_sd, n) <= margin)
+    """Return the fewest pairs whose `resolution` is at most `margin`, above 0."""
+    return next(n for n in itertools.count(LEAST) if resolution(log_sd, n) <= margin)
 
 
 def _logs(values: ArrayLike) -> np.ndarray:
@@ -138,6 +135,8 @@ def _of_logs(logs: np.ndarray) -> Estimate:
 def _estimate(n: int, log_mean: float, log_se: float, df: float) -> Estimate:
     half = _quantile(df) * log_se
     low, high = math.exp(log_mean - half), math.exp(log_mean + half)
+    if n < LEAST:
+        low = high = math.nan
     return Estimate(math.exp(log_mean), low, high, n, log_se, df)
 
 
@@ -147,7 +146,7 @@ def _quantile(df: float) -> float:
 
 def _p_above(distance: float, estimate: Estimate) -> float:
     """Return the chance of a log mean this far above its bound if the bound were true."""
-    if math.isnan(estimate.log_se):
+    if math.isnan(estimate.log_se) or estimate.n < LEAST:
         return 1.0
     if estimate.log_se == 0:
         return 0.0 if distance > 0 else 1.0

@@ -94,7 +94,7 @@ class Answer:
     @property
     def option(self) -> Option:
         """The recommended configuration with the time of the whole training."""
-        spec, mean = self.chosen, estimates.shown(self.rate(self.chosen))
+        spec, mean = self.chosen, self.rate(self.chosen)
         candidate = Candidate(
             spec,
             self.space.hardware,
@@ -164,7 +164,7 @@ class Answer:
             if spec != self.chosen:
                 ratio = self._ratio(spec, self.chosen)
                 name = names.get(estimates.decision(ratio), "inconclusive")
-                found[name].append(f"{change(spec, self.chosen)}: {estimates.shown(ratio)}")
+                found[name].append(f"{change(spec, self.chosen)}: {ratio}")
         return found
 
     @property
@@ -259,8 +259,8 @@ class Answer:
 
 def written(answer: Answer) -> list[str]:
     """Return the lines of an answer."""
-    words = {"shown": estimates.shown, "least_shown": estimates.LEAST_SHOWN}
-    text = plain(TEMPLATE, answer=answer, three_digits=three_digits, **WORDS, **words)
+    words = {**WORDS, "least": estimates.LEAST}
+    text = plain(TEMPLATE, answer=answer, three_digits=three_digits, **words)
     return text.rstrip().splitlines()
 
 

@@ -237,9 +237,9 @@ def test_one_start_of_each_configuration_is_a_table(tree: Tree, make_run: MakeRu
     done = redraw(tree, figures=tree.figures)
     assert {path.name for path in page.parent.iterdir()} == {"README.md", "comparison.csv"}
     assert len(pd.read_csv(tree.figures / "laptop" / "comparison.csv")) == len(one)
-    assert "1.00 (one start)" in page.read_text()
+    assert "1.00 (fewer than 3 starts)" in page.read_text()
     assert "n = 1 start; commit" in page.read_text()
-    assert ": one start." in (tree.figures / "README.md").read_text()
+    assert ": fewer than 3 starts." in (tree.figures / "README.md").read_text()
     assert pictures(done, "laptop") == []
     answer, *rest = load("comparison", str(tree.root), "laptop").parts
     assert "n = 1 start" in answer

@@ -39,7 +39,7 @@ def batch_points(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
 
     Columns: `BATCHES`. A row of ours is one configuration in one of the `EVALUATIONS`. value, sd,
     low and high are mean, standard deviation and 95 % interval of the mean over the n runs that
-    neither failed nor diverged (no interval of fewer than `LEAST_SHOWN`), whose ``values`` are in
+    neither failed nor diverged (no interval of fewer than `LEAST`), whose ``values`` are in
     the order of ``repeats``; V of those that diverged is apart. epochs_to_target and
     seconds_to_target are medians to `TARGET_SHARE` of the best mean V of the same network and data
     in the study, see `arrivals`; ``reached`` runs came so far. Seconds are of training alone,
@@ -79,7 +79,7 @@ def _row(group: pd.DataFrame, evaluation: str) -> dict[str, Any]:
         "failed": int(failed.sum()),
         "repeats": ";".join(map(str, group.loc[good.index, "repeat"])),
         "values": ";".join(f"{value:.6g}" for value in good),
-        **estimates.shown(mean).log().columns(),
+        **mean.log().columns(),
         "value": good.mean(),  # not by way of logarithms: the same last digit
         "sd": good.std(),
         "diverged_value": top1[lost].mean(),

@@ -18,7 +18,7 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
     """Return how much V each way to learn loses from its smallest to its largest batch.
 
     One row per panel and way to learn, the smallest loss first in each study: the mean difference,
-    by seed where possible, with its 95 % interval (n of `LEAST_SHOWN` or more). Batches of which
+    by seed where possible, with its 95 % interval (n of `LEAST` or more). Batches of which
     all runs were lost do not count: ``to_batch`` is the last one that counts. decision is that of
     `differences`.
     """
@@ -29,7 +29,7 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
         first, last = own.iloc[[0, -1]].to_dict("records")
         gap = _gap(first, last)
         sizes = (one["global_batch_size"] for one in (first, last))
-        loss = estimates.shown(gap).log()
+        loss = gap.log()
         rows.append((*name, *sizes, gap.n, *loss.columns().values(), _decision(gap)))
     names += ["from_batch", "to_batch", "n", *_columns("lost"), "decision"]
     table = pd.DataFrame(rows, columns=names)
@@ -45,7 +45,7 @@ def differences(points: pd.DataFrame) -> pd.DataFrame:
 
     By seed where possible, with the 95 % interval of the mean difference; p is two-sided. decision
     is what the interval says (`estimates.decision`): accuracies are equivalent within one
-    percentage point, and inconclusive with less than `LEAST_SHOWN` values. A row is a study, an
+    percentage point, and inconclusive with less than `LEAST` values. A row is a study, an
     evaluation, a batch and a label of SGD or of another optimiser.
     """
     rows = []
@@ -71,8 +71,6 @@ def _columns(name: str) -> list[str]:
 
 
 def _decision(gap: Estimate) -> str:
-    if gap.n < estimates.LEAST_SHOWN:
-        return estimates.INCONCLUSIVE
     return estimates.decision(gap, math.expm1(POINT))
 
 

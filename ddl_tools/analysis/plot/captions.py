@@ -20,7 +20,7 @@ from ddl_tools.names import called, plural
 # By library and strategy, any if that is empty: what is not developed any more.
 DISCONTINUED = {("mxnet", ""), ("tensorflow", "horovod")}
 METHOD_ONLY = "overhead, not hardware"
-ONE_START = "one start"  # so no interval, and nothing is sure
+TOO_FEW = f"fewer than {estimates.LEAST} starts"  # so no interval, and nothing is sure
 _WORDS = {
     estimates.GREATER: "faster",
     estimates.LESS: "slower",
@@ -43,13 +43,13 @@ def word(row: Any, stem: str = "") -> str:
     """Return the decision of a row in words; nothing where it has none."""
     if not pd.isna(row[f"{stem}decision"]):
         return _WORDS[row[f"{stem}decision"]]
-    return "" if math.isnan(row[f"{stem}ratio"]) else ONE_START
+    return "" if math.isnan(row[f"{stem}ratio"]) else TOO_FEW
 
 
 def doubt(ratio: Estimate) -> str:
     """Return why the interval of a ratio shows no difference; nothing if it shows one."""
     if math.isnan(ratio.low):
-        return ONE_START
+        return TOO_FEW
     decided = estimates.decision(ratio)
     return "" if decided in (estimates.GREATER, estimates.LESS) else decided
 
