@@ -19,9 +19,7 @@ ALPHA = 0.05
 # "In general below 5 %" is the spread of repeats that the paper states (captions of Figs. 3 to 7).
 MARGIN = 0.05
 POINT = 0.01  # accuracies are alike within one percentage point
-LEAST = (
-    3  # observations of an interval, and of what it decides: t of one degree says next to nothing
-)
+LEAST = 3  # observations of an interval: that of two may be wider than the axis
 
 GREATER, LESS, EQUIVALENT, INCONCLUSIVE = "greater", "less", "equivalent", "inconclusive"
 

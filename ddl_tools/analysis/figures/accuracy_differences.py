@@ -29,8 +29,7 @@ def lost(points: pd.DataFrame) -> pd.DataFrame:
         first, last = own.iloc[[0, -1]].to_dict("records")
         gap = _gap(first, last)
         sizes = (one["global_batch_size"] for one in (first, last))
-        loss = gap.log()
-        rows.append((*name, *sizes, gap.n, *loss.columns().values(), _decision(gap)))
+        rows.append((*name, *sizes, gap.n, *gap.log().columns().values(), _decision(gap)))
     names += ["from_batch", "to_batch", "n", *_columns("lost"), "decision"]
     table = pd.DataFrame(rows, columns=names)
     return table.sort_values(["study", "lost"], ignore_index=True)

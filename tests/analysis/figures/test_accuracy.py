@@ -24,7 +24,7 @@ from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, curve
 from tests.analysis.drawn import ACCURACY, PAPER, points_of, words
 
-T_1, T_2 = 12.706, 4.302653  # Student's t, 97.5 %, of one and of two degrees of freedom
+T_2 = 4.302653  # Student's t, 97.5 %, of two degrees of freedom
 
 
 @pytest.fixture
