@@ -71,7 +71,7 @@ def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
     for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
         flat = tensor.detach().contiguous().cpu().flatten()
-        digest.update(flat.view(torch.uint8).numpy().tobytes())
+        digest.update(flat.view(torch.uint8).numpy())
     if strategy is None or not strategy.is_sharded:
         return digest.hexdigest()
     own = torch.tensor(list(digest.digest()), device=strategy.device)

@@ -121,13 +121,15 @@ class Trainer:
             compile_network(network)
         seeded = weights_sha256(network)
         state = TrainState(spec, self.strategy, network, optimizer)
-        check_setup(seeded, weights_sha256(network, self.strategy))
+        self._initial_sha256 = weights_sha256(network, self.strategy)
+        check_setup(seeded, self._initial_sha256)
         return state
 
     def resume(self, directory: Path) -> int:
         """Continue from the checkpoint in a folder if there is one; return the epochs done."""
         epochs_done = checkpoint.load(directory / CHECKPOINT, self.state)
-        check_agreement(self.strategy, self.weights_sha256(), "same initial weights")
+        digest = self.weights_sha256() if epochs_done else self._initial_sha256
+        check_agreement(self.strategy, digest, "same initial weights")
         return epochs_done
 
     def save(self, directory: Path, epochs_done: int) -> None:
