@@ -235,6 +235,18 @@ def cached_on_node(
     """
     try:
         key = _state(places, extensions)
+    except OSError:
+        key = None
+    return kept_on_node(key, look, MIN_CACHED_BYTES)
+
+
+def kept_on_node(key: str | None, look: Callable[[], tuple[Arrays, bool]], least: int) -> Arrays:
+    """Return the arrays of `look`, which one process of a node stores for all under a `key`.
+
+    `look` also returns whether they may be stored; without a key, or if they have less than `least`
+    bytes, they are not.
+    """
+    try:
         file = kept("listings") / f"{key}.npz" if key else None
     except (OSError, LaunchError):
         file = None
@@ -248,7 +260,7 @@ def cached_on_node(
             os.utime(file)  # see `_forget_old`
             return found
         arrays, store = look()
-        if store and sum(array.nbytes for array in arrays.values()) >= MIN_CACHED_BYTES:
+        if store and sum(array.nbytes for array in arrays.values()) >= least:
             with suppress(OSError), replacing(file, sync=False) as out:  # the disk may be full
                 np.savez(out, allow_pickle=False, **arrays)
             _forget_old(file.parent)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ddl_core.config import RunSpec
+from ddl_core.data.contents import Contents, look_into
 from ddl_core.data.dataset import Dataset
 from ddl_core.data.sampling import BatchSampler, Indices, Split
 from ddl_core.errors import SpecError
@@ -53,6 +54,11 @@ class Loader:
         self.images, self.classes = len(self._files), self._files.classes
         self.fingerprint = self._files.listing.fingerprint()
         self.seen = []
+
+    def contents(self) -> Contents | None:
+        """Look into the files of the split; None of one that `_open` does not find."""
+        files: Dataset | None = getattr(self, "_files", None)
+        return look_into(files.listing) if files else None
 
     def _prepare(self) -> None:
         """Make what `_batches` needs; the end of the constructor."""

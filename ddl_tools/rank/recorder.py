@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from ddl_core.data.contents import VERSION
 from ddl_core.errors import DataError, DDLError
 from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochResult
@@ -23,6 +24,7 @@ from ddl_tools.records.progress import WAITING, Progress, Publish
 from ddl_tools.records.provenance import host, provenance
 from ddl_tools.records.run import (
     EMULATION,
+    Contents,
     DataInfo,
     EpochRecord,
     Slot,
@@ -45,6 +47,13 @@ DATA = {
     "eval_images": "validation images",
     "fingerprint": "names or labels of training images",
 }
+SPLITS = {"train": "training images", "eval": "validation images"}
+CONTENTS = {
+    "names": "names or labels of {}",
+    "bytes": "bytes of {}",
+    "sample": "sizes or contents of {}",
+}
+LATER = "DDL_CONTENTS", "later"  # variable, and its value with which files are not looked into
 
 
 class RunRecorder:
@@ -72,6 +81,7 @@ class RunRecorder:
         self._attempt = self.files.attempt(len(self.record.attempts) - 1)
         self.rendezvous = self._attempt / "rendezvous"
         self._throttled_s = limits.throttled_s()
+        self._contents: dict[str, Contents | None] = {}  # by split
         self._nodes = self.spec.launcher  # None: those of the machine
         self._counters = self._nodes.counters(self._attempt) if self._nodes else None
 
@@ -90,6 +100,20 @@ class RunRecorder:
             self.progress.begin(WAITING, epoch + 1, 0)
             self._slot = self.slots.wait(last=True)
 
+    def look_into(self, **loaders: Loader | None) -> None:
+        """Find by what the images are recognised: the first rank does, for all of them."""
+        variable, later = LATER
+        if not self.first or os.environ.get(variable) == later:
+            return
+        for split, loader in loaders.items():
+            if loader and loader.fingerprint:
+                self.progress.set_up(
+                    f"looking into {loader.images:,} {SPLITS[split]} (postpone: {variable}={later})"
+                )
+                found = loader.contents()
+                known = found and Contents(version=VERSION, **found._asdict())
+                self._contents[split] = known
+
     def describe(
         self, train: Loader, eval_images: int | None, system: dict[str, Any], resumed: bool = False
     ) -> None:
@@ -103,6 +127,8 @@ class RunRecorder:
             classes=train.classes,
             fingerprint=train.fingerprint,
             order=None if train.seen is None else "loader" if train.own_order else "plan",
+            **self._contents,
+            postponed=train.fingerprint is not None and not self._contents,
         )
         if resumed and self.record.data:
             check_same_data(self.record.data, data)
@@ -161,15 +187,24 @@ class RunRecorder:
 
 def check_same_data(before: DataInfo, after: DataInfo) -> None:
     """Refuse data that are not those of a run's first epochs, which its weights have seen."""
+    parts: list[tuple[Any, Any, dict[str, str]]] = [(before, after, DATA)]
+    for split, images in SPLITS.items():
+        first, now = getattr(before, split), getattr(after, split)
+        if first and now and first.version == now.version:
+            words = {name: text.format(images) for name, text in CONTENTS.items()}
+            parts.append((first, now, words))
+        elif now:
+            log.warning("%s: an older start did not look into them; compared without", images)
     changed = []
-    for name, words in DATA.items():
-        old, new = getattr(before, name), getattr(after, name)
-        if None not in (old, new) and old != new:
-            counts = f" ({old} before, {new} now)" if isinstance(old, int) else ""
-            changed.append(f"{words}{counts}")
+    for first, now, words in parts:
+        for name, text in words.items():
+            old, new = getattr(first, name), getattr(now, name)
+            if None not in (old, new) and old != new:
+                counts = f" ({old} before, {new} now)" if isinstance(old, int) else ""
+                changed.append(text + counts)
     if changed:
         raise DataError(
-            f"the data have changed since this run began: {', '.join(changed)}",
+            f"the data have changed since this run began: {', '.join(dict.fromkeys(changed))}",
             remedy="put them back, or delete the checkpoint in the run's folder to begin again",
         )
 

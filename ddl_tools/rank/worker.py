@@ -121,6 +121,7 @@ class Run:
         self.progress.set_up("listing the images")
         train = trainer.loader("train")
         evaluation = trainer.loader("eval") if spec.eval_every else None
+        self.recorder.look_into(train=train, eval=evaluation)
         self.progress.set_up("building the network and sending its weights")
         self.recorder.record.initial_sha256 = trainer.build(self.files.directory)
         first_epoch = trainer.resume(self.files.directory)
@@ -167,6 +168,7 @@ class Run:
         """Only fetch the batches of each epoch, from the first one again after a stop."""
         self.progress.set_up("listing the images")
         loader = self.trainer.loader("train")
+        self.recorder.look_into(train=loader)
         self._describe(loader, None)
         cold = self._cold_epochs(loader)
         for epoch in range(self.spec.epochs):

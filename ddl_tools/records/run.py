@@ -104,6 +104,17 @@ class Attempt(Strict):
     place: Index | None = Field(None, description="position in the order of that block, from 0")
 
 
+class Contents(Strict):
+    """What the images of a split are recognised by."""
+
+    version: Count = Field(description="how they were looked at")
+    names: Line = Field(description="SHA-256 over the names of files, or places of records")
+    bytes: Count = Field(description="size of all files")
+    sample: Line = Field(
+        description="SHA-256 over the size of each file, and over one image in a hundred"
+    )
+
+
 class DataInfo(Strict):
     """Data that a run read."""
 
@@ -111,13 +122,20 @@ class DataInfo(Strict):
     eval_images: Count | None = Field(description="available; null if nothing is evaluated")
     classes: Count = Field(description="number of classes")
     fingerprint: Line | None = Field(
-        description="SHA-256 over the names of files, or places of records; null if synthetic"
+        description="SHA-256 over names of files, or places of records; null if synthetic"
     )
     order: Literal["plan", "loader"] | None = Field(
         None,
-        description="whose order the training images have: plan, the same for every loader, or the "
-        "loader's own; null if synthetic, or not recorded",
+        description="order of training images: plan, the same for every loader, or the loader's "
+        "own; null if synthetic or not recorded",
     )
+    train: Contents | None = Field(
+        None,
+        description="training images: hash of `names`, `bytes`, hash of a `sample` (sizes, 1 % of "
+        "contents); null as `order`",
+    )
+    eval: Contents | None = Field(None, description="the same of validation images")
+    postponed: bool = Field(False, description="whether `DDL_CONTENTS` left both out")
 
 
 class Emulation(Strict):
@@ -283,12 +301,11 @@ class RunRecord(Strict):
     initial_sha256: Line | None = Field(
         None,
         description="hash of the initial weights and statistics, the same in every framework; "
-        "null if nothing was trained",
+        "null without training",
     )
     weights_sha256: Line | None = Field(
         None,
-        description="hash of the final weights and statistics, equal on all ranks; null if "
-        "nothing was trained",
+        description="hash of the final ones, equal on all ranks; null without training",
     )
 
     @model_validator(mode="after")

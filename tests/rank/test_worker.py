@@ -1,5 +1,6 @@
 """Whole runs with real processes: their records, and life after SIGKILL."""
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -112,28 +113,74 @@ def test_a_killed_run_continues_to_the_same_weights(images, tmp_path, start, fie
     assert losses(killed) == losses(undisturbed)
 
 
+def stop_after_an_epoch(progress: Standing) -> None:
+    if progress["epoch"] >= 1:
+        raise KeyboardInterrupt
+
+
+def copied(image: Path) -> None:
+    shutil.copy(image, image.with_name("copy.jpg"))
+
+
+def renamed(image: Path) -> None:
+    image.rename(image.with_name("z.jpg"))
+
+
+def grown(image: Path) -> None:
+    image.write_bytes(image.read_bytes() + b"\0")
+
+
+def mirrored(image: Path) -> None:
+    """Change what the image shows and not its size, nor when it was changed."""
+    times = image.stat()
+    image.write_bytes(image.read_bytes()[::-1])
+    os.utime(image, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 def test_a_run_does_not_go_on_with_other_data(tmp_path, images) -> None:
     """Labels would shift, and the record would know the last data only."""
     root = shutil.copytree(images, tmp_path / "images")
     directory = planned(tmp_path / "run", root, model="tiny", epochs=40)
-
-    def stop(progress: Standing) -> None:
-        if progress["epoch"] >= 1:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_ranks(directory, stop)
+        run_ranks(directory, stop_after_an_epoch)
     before = read_record(directory).data
-    image = next((root / "train" / "class0").iterdir())
-    for name, words in (("copy.jpg", r"training images \(37 before, 38 now\)"), ("z.jpg", "names")):
-        changed = image.with_name(name)
-        (shutil.copy if name == "copy.jpg" else shutil.move)(image, changed)
+    for split, change, words in (
+        ("train", copied, r"training images \(37 before, 38 now\)"),
+        ("train", renamed, "names or labels of training images"),
+        ("train", grown, r"bytes of training images \(\d+ before, \d+ now\)"),
+        ("train", mirrored, "contents of training images"),
+        ("val", grown, "bytes of validation images"),
+        ("val", renamed, "names or labels of validation images"),
+    ):
+        kept = shutil.copytree(root / split, tmp_path / "kept")
+        change(next((root / split / "class0").iterdir()))
         with pytest.raises(LaunchError, match=f"data have changed.*{words}"):
             run_ranks(directory)
         assert error_of(directory).category == "data"
         assert read_record(directory).data == before
-        changed.unlink() if name == "copy.jpg" else changed.rename(image)
+        shutil.rmtree(root / split)
+        kept.rename(root / split)
     assert run_ranks(directory).status == "completed"
+
+
+def test_data_that_were_not_looked_into_are_compared_by_names(
+    tmp_path, images, monkeypatch
+) -> None:
+    """Those of older records, or where it was postponed, which the record says."""
+    root = shutil.copytree(images, tmp_path / "images")
+    directory = planned(tmp_path / "run", root, model="tiny", epochs=40)
+    monkeypatch.setenv("DDL_CONTENTS", "later")
+    with pytest.raises(KeyboardInterrupt):
+        run_ranks(directory, stop_after_an_epoch)
+    monkeypatch.delenv("DDL_CONTENTS")
+    data = read_record(directory).data
+    assert (data.train, data.eval, data.postponed) == (None, None, True)
+    grown(next((root / "train" / "class0").iterdir()))
+    data = run_ranks(directory).data
+    assert data.train.bytes > data.eval.bytes > 0
+    assert not data.postponed
+    (log,) = RunFiles(directory).attempt(1).glob("**/stderr.log")
+    assert "compared without" in log.read_text()
 
 
 def test_bad_images_are_counted_in_the_record(tmp_path, images):
