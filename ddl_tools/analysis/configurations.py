@@ -44,9 +44,10 @@ _WITHIN = {*CONFIGURATION, *identity.SIZE, *identity.REPEATS, "second_start"}
 # What a library brings with it: another library has another, which divides nothing.
 _OF_LIBRARY = ["software", "environment", "threads", "switches"]
 _MACHINE = ["device_used", "accelerator", "machine", "cpu_cores", "memory_gib", *_OF_LIBRARY]
-# What one strategy or one loader of a library has of its own: see `_variants`.
-_OWN = {"strategy": "communication", "loader": "loader_software"}
-_SETTING = ["study", *identity.dividing({*_WITHIN, *_OWN.values(), "cores_shared"})]
+# What one strategy, one loader or the data in one format have of their own: see `_apart`.
+_OWN = {"communication": ["strategy"], "loader_software": ["loader"]}
+_OWN |= {column: ["data_format", "loader"] for column in identity.DATA}
+_SETTING = ["study", *identity.dividing({*_WITHIN, *_OWN, "cores_shared"})]
 # How ranks lie on nodes and cores, which depends on their number; see `_full_nodes` and `_bound`.
 _SPREAD = ["ranks_per_node", "cores_shared"]
 # What a setting's name always contains; a switch only where it is on.
@@ -192,8 +193,8 @@ def _apart(table: pd.DataFrame) -> pd.Series:
     of one strategy that communicate in two ways must not meet. So it is with loaders.
     """
     found = pd.Series("", index=table.index, dtype="string")
-    for part, column in _OWN.items():
-        for (*_, name), runs in table.groupby(["alike", "framework", part], sort=False):
+    for column, (part, *parts) in _OWN.items():
+        for (*_, name), runs in table.groupby(["alike", "framework", *parts, part], sort=False):
             values = runs[column].fillna(UNKNOWN)
             counts = values.value_counts()
             if len(counts) > 1:
@@ -223,7 +224,7 @@ def _fill_machine(table: pd.DataFrame) -> None:
     unknown = table["machine"].isna()
     if not unknown.any():
         return
-    for by, columns in ([], _MACHINE), *(([part], [own]) for part, own in _OWN.items()):
+    for by, columns in ([], _MACHINE), *((parts, [own]) for own, parts in _OWN.items()):
         for _, runs in table.groupby(["study", "framework", *by]):
             lost = unknown[runs.index]
             known = runs.loc[~lost, columns].drop_duplicates()

@@ -69,6 +69,7 @@ COLUMNS: dict[str, str] = {
     **_columns("string", "device_used accelerator machine"),
     **{"cpu_cores": "Int64", "cores_shared": "string", "memory_gib": "Int64"},
     **_columns("string", "software environment threads switches communication loader_software"),
+    **dict.fromkeys(identity.DATA, "string"),
     **{"load_average_1min": "float64", "git_commit": "string", "git_dirty": "boolean"},
     "image_order": "string",
     **_columns(
@@ -205,7 +206,11 @@ def _folders(tree: Tree, studies: Iterable[str] | None) -> list[Path]:
 
 
 def _runs_frame(runs: Sequence[Examined], carbon_g_per_kwh: float) -> pd.DataFrame:
-    table = _frame(list(map(_row, runs)), COLUMNS)
+    rows = list(map(_row, runs))
+    identity.complete(rows)
+    # A damaged record may not say what it was of.
+    keys = (identity.columns(row) if "strategy" in row else {} for row in rows)
+    table = _frame([row | key for row, key in zip(rows, keys, strict=True)], COLUMNS)
     measured = table["energy_kwh"].notna()
     table.loc[measured, "carbon_g_per_kwh"] = carbon_g_per_kwh
     table["kg_co2e"] = metrics.kg_co2e(table["energy_kwh"], carbon_g_per_kwh)
@@ -265,7 +270,6 @@ def _about(record: RunRecord) -> dict[str, Any]:
     error = {f"error_{name}": getattr(record.error, name, None) for name in ("kind", "category")}
     return {
         **description,
-        **identity.columns(description),
         **{name: getattr(record, name) for name in _OF_RECORD},
         **{name: system.get(name) for name in _OF_SYSTEM},
         **{name: provenance.get(name) for name in ("git_commit", "git_dirty")},

@@ -7,17 +7,22 @@ runs of each kind until it is listed here: no runs are pooled by oversight.
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddl_core.config import run_fields
 from ddl_core.registry import owner
+from ddl_tools.names import ITEMS, plural
 from ddl_tools.records import software
-from ddl_tools.records.run import RunRecord
+from ddl_tools.records.run import Contents, RunRecord
+
+log = logging.getLogger(__name__)
 
 MACHINE = ("device_used", "accelerator", "machine", "cpu_cores", "memory_gib", "cores_shared")
 SOFTWARE = ("software", "environment", "threads", "switches", "communication", "loader_software")
-FACTS = (*MACHINE, *SOFTWARE, "method_version")
+DATA = ("data", "eval_data")
+FACTS = (*MACHINE, *SOFTWARE, *DATA, "method_version")
 """Names of a description besides the fields of a run."""
 NAMES = (*run_fields(), *FACTS)
 
@@ -26,7 +31,7 @@ REPEATS = frozenset({"seed", "repeat"})
 SIZE = frozenset({"nodes", "gpus_per_node"})
 BATCH = SIZE | {"local_batch_size", "accumulation", "micro_batches_per_pass"}
 STRATEGY = frozenset({"strategy", "communication", *filter(owner, run_fields())})
-LOADER = frozenset({"loader", "data_format", "loader_software"})
+LOADER = frozenset({"loader", "data_format", "loader_software", "data"})
 # How well is learnt: the same arithmetic in other numbers.
 LEARNING = frozenset(
     {
@@ -35,7 +40,7 @@ LEARNING = frozenset(
     }
 )
 # What is done beside the steps that count.
-BESIDES = frozenset({"eval_images", "eval_every", "precise_bn", "checkpoint_every"})
+BESIDES = frozenset({"eval_images", "eval_data", "eval_every", "precise_bn", "checkpoint_every"})
 # How many steps count.
 LENGTH = frozenset({"epochs", "train_images", "discard_steps", "min_steps_per_epoch"})
 # How a strategy cuts and times its messages.
@@ -84,10 +89,56 @@ def description(record: RunRecord) -> dict[str, Any]:
         **dict.fromkeys(FACTS),
         **{name: system.get(name) for name in ("accelerator", "cpu_cores")},
         **software.columns(record),
+        **_data(record),
         "device_used": system.get("device"),
         "machine": system.get("cpu"),
         "method_version": record.method_version,
     }
+
+
+def _data(record: RunRecord) -> dict[str, str | None]:
+    """Return what the images are recognised by: of older records, their names alone."""
+    if not (found := record.data) or not found.fingerprint:
+        return {}
+    evaluation = found.eval
+    return {
+        "data": _images(found.fingerprint, found.train),
+        "eval_data": _images(evaluation.names, evaluation) if evaluation else None,
+    }
+
+
+def _images(names: str, found: Contents | None) -> str:
+    items = [f"names {names[:8]}"]
+    if found:
+        items += [f"{found.bytes} bytes", f"sample {found.sample[:8]} (v{found.version})"]
+    return ITEMS.join(items)
+
+
+def complete(abouts: Iterable[dict[str, Any]]) -> None:
+    """Fill in the data of which only names are known, where one set alone has these names.
+
+    Compared are descriptions that agree in all else, and in their ``study`` if they have one. The
+    log says of how many the names alone were compared.
+    """
+    alike: dict[tuple[Any, str], list[dict[str, Any]]] = {}
+    for about in abouts:
+        if about.get("data"):
+            place = about.get("study"), key(about, REPEATS.union(DATA))
+            alike.setdefault(place, []).append(about)
+    filled = 0
+    for group in alike.values():
+        for name in DATA:
+            wholes = {text for about in group if ITEMS in (text := about.get(name) or "")}
+            for about in group:
+                begun = f"{about[name]}{ITEMS}" if about.get(name) else ""
+                whole = [text for text in wholes if text.startswith(begun)]
+                if len(whole) == 1:
+                    about[name] = whole[0]
+                    filled += name == "data"
+    if filled:
+        log.warning(
+            "of %s, the data were compared by the names of files alone", plural(filled, "run")
+        )
 
 
 def dividing(free: Iterable[str]) -> list[str]:

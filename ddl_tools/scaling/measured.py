@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ddl_tools.names import ITEMS, describe, distinguish, hardware, label, plural
 from ddl_tools.records.damage import examine
-from ddl_tools.records.identity import FACTS, SOFTWARE, SPEED, description, key
+from ddl_tools.records.identity import FACTS, SOFTWARE, SPEED, complete, description, key
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
@@ -87,13 +87,18 @@ def candidates(runs: Iterable[Measured], tree: Tree) -> list[Candidate]:
 
     Left out are a single process, and the controls: synthetic data and second starts.
     """
-    groups: dict[str, list[tuple[RunRecord, float]]] = {}
+    own: list[tuple[RunRecord, float]] = []
     for record, rate, _ in runs:
         spec = record.spec
         if spec.strategy == "single" or spec.loader == "synthetic" or spec.second_start:
             continue
         if rate:
-            groups.setdefault(key(description(record), SPEED), []).append((record, rate))
+            own.append((record, rate))
+    abouts = [description(record) for record, _ in own]
+    complete(abouts)
+    groups: dict[str, list[tuple[RunRecord, float]]] = {}
+    for about, one in zip(abouts, own, strict=True):
+        groups.setdefault(key(about, SPEED), []).append(one)
     details = _details([group[0][0] for group in groups.values()])
     return [
         _candidate(tree, group, text) for group, text in zip(groups.values(), details, strict=True)

@@ -42,6 +42,15 @@ def variable(name: str, value: str) -> Changes:
     return {"system": {"environment": {**SYSTEM["environment"], name: value}}}
 
 
+def read_data(train: str = "b", evaluation: str = "b") -> dict[str, Any]:
+    """Return what a record says of images whose names are the same, and whose contents are not."""
+    whole = {"train_images": 64, "eval_images": 16, "classes": 4, "fingerprint": "a"}
+    return whole | {
+        split: {"version": 2, "names": "a", "bytes": 9, "sample": sample}
+        for split, sample in (("train", train), ("eval", evaluation))
+    }
+
+
 OLDER = ("threads", "affinity", "environment", "settings", "communication")
 # What is changed in the record of the second run: keys of `system` and `provenance`, or of these.
 RECORDS: dict[str, Changes] = {
@@ -64,6 +73,8 @@ RECORDS: dict[str, Changes] = {
     "communication": {"system": {"communication": {"library": "nccl", "nccl": "2.27.3"}}},
     "bucket": {"system": {"communication": {"library": "gloo", "bucket_bytes": 1}}},
     "method_version": {"method_version": 99},
+    "data": {"data": read_data("c")},
+    "validation data": {"data": read_data("b", "c")},
     **{f"older, no {name}": {"system": {name: ...}} for name in ("memory_bytes", *OLDER)},
     "older, none of it": {"system": dict.fromkeys(OLDER, ...)},
 }
@@ -87,10 +98,10 @@ FIELDS = [name for name in ALONE if name not in FREE and not is_of_emulation(nam
 NOT_OF_LOADING = {"train_images", "classes", "accumulation", "precision", "channels_last",
                   "compile", "switches", "communication", "bucket",
                   "older, no settings", "older, no communication", "horovod", "deepspeed",
-                  "HOROVOD_CACHE_CAPACITY"}  # fmt: skip
+                  "HOROVOD_CACHE_CAPACITY", "validation data"}  # fmt: skip
 NOT_OF_TRAINING = {"dataset", "train_images", "loader_workers", "loader_prefetch", "pin_memory",
                    "persistent_workers", "uncached", "dali_decode", "dali",
-                   "DALI_X"}  # fmt: skip
+                   "DALI_X", "data", "validation data"}  # fmt: skip
 
 Write = Any
 
@@ -111,6 +122,7 @@ def write(make_run: MakeRun) -> Write:
         path = RunFiles(directory).record
         record = json.loads(path.read_text())
         record["provenance"] = PROVENANCE
+        record["data"] = read_data()
         for key, change in (changes or {}).items():
             whole = {**record[key], **change} if isinstance(change, dict) else change
             if isinstance(whole, dict):

@@ -1,5 +1,7 @@
 """What makes two runs the same; test_pooling.py has each field in tables and figures."""
 
+from typing import Any
+
 import pytest
 
 from ddl_core.config import RunSpec
@@ -37,3 +39,37 @@ def test_numbers_of_a_table_are_those_of_a_record() -> None:
     third = {"base_lr": 1 / 3, "epochs": 2}
     read = {"base_lr": float(f"{1 / 3:.9g}"), "epochs": 2.0}
     assert identity.key(RUN | third, ()) == identity.key(RUN | read, ())
+
+
+def with_data(*texts: str | None) -> list[dict[str, Any]]:
+    """Return descriptions of runs that differ in their data alone, as `complete` leaves them."""
+    abouts = [{**RUN, "repeat": number, "data": text} for number, text in enumerate(texts)]
+    identity.complete(abouts)
+    return abouts
+
+
+NAMES_ONLY, ONE, OTHER = "names a", "names a; 9 bytes; sample b", "names a; 9 bytes; sample c"
+
+
+@pytest.mark.parametrize(
+    ("texts", "kinds"),
+    [
+        ((NAMES_ONLY, ONE), 1),  # an older start, and one of today
+        ((ONE, OTHER), 2),
+        ((NAMES_ONLY, ONE, OTHER), 3),  # whose the older one is, is unknown
+        (("names d", ONE), 2),
+        ((None, ONE), 2),
+    ],
+)
+def test_older_data_are_compared_by_names(
+    texts: tuple[str | None, ...], kinds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = {identity.columns(about)["configuration"] for about in with_data(*texts)}
+    assert len(found) == kinds
+    assert ("1 run" in caplog.text) == (NAMES_ONLY in texts and kinds == 1)
+
+
+def test_unknown_validation_images_are_those_of_the_others() -> None:
+    abouts = [RUN | {"data": ONE, "eval_data": text} for text in (None, ONE)]
+    identity.complete(abouts)
+    assert abouts[0] == abouts[1]
