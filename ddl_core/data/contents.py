@@ -1,10 +1,10 @@
 """What the files of a split contain, without reading all of them."""
 
 import hashlib
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +73,7 @@ def _states(files: Sequence[str]) -> NDArray[np.int64]:
     rows = []
     for file in files:
         try:
-            now = Path(file).stat()
+            now = os.stat(file)  # noqa: PTH116 - a `Path` takes 5 s more of a million files
         except OSError as error:
             raise DataError(f"cannot read {file}: {error.strerror}") from None
         rows.append((now.st_size, now.st_mtime_ns, now.st_ctime_ns))

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,7 @@ CONTENTS = {
     "bytes": "bytes of {}",
     "sample": "sizes or contents of {}",
 }
+SLOW_S = 5.0  # time that all ranks wait, and that is worth a line
 LATER = "DDL_CONTENTS", "later"  # variable, and its value with which files are not looked into
 
 
@@ -105,6 +107,7 @@ class RunRecorder:
         variable, later = LATER
         if not self.first or os.environ.get(variable) == later:
             return
+        begun = time.perf_counter()
         for split, loader in loaders.items():
             if loader and loader.fingerprint:
                 self.progress.set_up(
@@ -113,6 +116,8 @@ class RunRecorder:
                 found = loader.contents()
                 known = found and Contents(version=VERSION, **found._asdict())
                 self._contents[split] = known
+        if (took := time.perf_counter() - begun) > SLOW_S:
+            log.warning("looking into the images took %.0f s (postpone: %s=%s)", took, *LATER)
 
     def describe(
         self, train: Loader, eval_images: int | None, system: dict[str, Any], resumed: bool = False
