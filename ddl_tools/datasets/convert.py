@@ -2,9 +2,13 @@
 
 import hashlib
 import io
+import logging
 import math
 import os
+import time
 import warnings
+from collections.abc import Container
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +18,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ddl_core.data import tfrecord
-from ddl_core.data.folder import SPLITS, ImageList, list_images
+from ddl_core.data.folder import SETTLED_S, SPLITS, ImageList, list_images
 from ddl_core.data.formats import open_format
 from ddl_core.data.image import describe
 from ddl_core.errors import DataError, SpecError
-from ddl_core.files import replacing, require_file
+from ddl_core.files import replacing, require_file, some
 from ddl_core.registry import load
 from ddl_tools.datasets.output import filling, is_made, parallel, read_settings, write_settings
 from ddl_tools.datasets.records import (
@@ -31,12 +35,15 @@ from ddl_tools.datasets.records import (
     write_index,
 )
 
+log = logging.getLogger(__name__)
+
 COLOUR_SPACES = {"L": "Grayscale"}  # all other modes: their own names
 
 # Splits that are larger than this have shards of 64 to 128 MB: large files suit a parallel file
 # system, and ImageNet's 148 GB come close to the 1024 shards that are usual for it.
 LARGEST_SHARD = 128e6  # bytes
 BYTES_PER_RECORD = 330  # besides the image: names, sizes, checksums, index
+SETTLED = int(SETTLED_S * 1e9)  # ns
 SIZES_SAMPLED = 1000  # files of a split whose sizes stand for all, instead of 1.3 million look-ups
 
 
@@ -78,20 +85,25 @@ class Conversion:
         return "\n".join(lines)
 
     def run(self, *, processes: int | None = None) -> int:
-        """Make the shards that are missing or whose index does not fit; return their number."""
+        """Make the shards that are missing, damaged or of other images; return their number.
+
+        The log names images that have changed since they were converted.
+        """
         begun = is_made(self.folder, read_description(self.folder), self.description)
-        tasks = [task for task in self._tasks() if not index_fits(task.path)]
+        tasks = [task for task in self._tasks() if not index_fits(task.path) or _newer(task)]
         if begun and not tasks:
             return 0
         records = sum(map(len, self.images.values()))
-        missing = sum(len(task.images) for task in tasks)
+        missing = sum(len(task.images) for task in tasks if not index_fits(task.path))
         with filling(self.folder, sum(self.bytes.values()) * missing / records):
             self.folder.mkdir(exist_ok=True)
             write_settings(self.folder / tfrecord.DESCRIPTION, self.description)
             for part in self.folder.glob(".*.part"):  # of a process that was killed
                 part.unlink()
-            list(parallel(_make_shard, tasks, "convert", processes=processes))
-        return len(tasks)
+            made = list(parallel(_make_unless_same, tasks, "convert", processes=processes))
+        if changed := [name for names in made for name in names or ()]:
+            log.warning("converted again, as they had changed: %s", some(changed))
+        return len(made) - made.count(None)
 
     def _tasks(self) -> list[ShardTask]:
         tasks = []
@@ -190,8 +202,59 @@ def _estimated_bytes(images: ImageList) -> float:
     return len(images) * (float(np.mean(sizes)) + BYTES_PER_RECORD)
 
 
+def _newer(task: ShardTask) -> list[str]:
+    """Return the images that may have changed since their shard was made.
+
+    Who sets the time of a file back still changes the time of its state.
+    """
+    made = task.path.stat().st_mtime_ns
+    found = []
+    for name, _ in task.images:
+        try:
+            now = os.stat(f"{task.source}/{name}")  # noqa: PTH116 - a `Path` takes three times longer
+        except OSError as error:
+            raise DataError(f"cannot read {task.source}/{name}: {error.strerror}") from None
+        if max(now.st_mtime_ns, now.st_ctime_ns) >= made:
+            found.append(name)
+    return found
+
+
+def _make_unless_same(task: ShardTask) -> list[str] | None:
+    """Make a shard and return its images that had changed; None if it was the same before."""
+    changed = []
+    if index_fits(task.path):
+        now = time.time_ns()
+        changed = _changed(task, set(_newer(task)))
+        if not changed:
+            with suppress(OSError):  # of a folder that others write: looked at again next time
+                os.utime(task.path, ns=(now - SETTLED, now - SETTLED))
+            return None
+    _make_shard(task)
+    return changed
+
+
+def _changed(task: ShardTask, newer: Container[str]) -> list[str]:
+    """Return those of some images of a shard whose files differ from their records."""
+    places, found = tfrecord.read_index(task.path).tolist(), []
+    if len(places) != len(task.images):
+        return [name for name, _ in task.images]
+    with task.path.open("rb") as shard:
+        for (name, _), (offset, size) in zip(task.images, places, strict=True):
+            if name in newer:
+                shard.seek(offset + tfrecord.HEADER)
+                record = memoryview(shard.read(size - tfrecord.HEADER - tfrecord.FOOTER))
+                try:
+                    known = tfrecord.Example(record).first(tfrecord.ENCODED)
+                except ValueError:
+                    known = None
+                if known != _content(task.source / name):
+                    found.append(name)
+    return found
+
+
 def _make_shard(task: ShardTask) -> None:
     """Write a shard and its index; neither is seen before it is whole."""
+    begun = time.time_ns() - SETTLED
     places, end = [], 0
     with replacing(task.path) as file:
         for name, label in task.images:
@@ -199,6 +262,7 @@ def _make_shard(task: ShardTask) -> None:
             file.write(record)
             places.append((end, len(record)))
             end += len(record)
+    os.utime(task.path, ns=(begun, begun))  # a file that changed meanwhile is newer
     write_index(task.path, places)
 
 
@@ -220,18 +284,25 @@ def _features(source: Path, name: str, label: int) -> dict[str, Value]:
 
 def _open(path: Path) -> tuple[bytes, Image.Image]:
     """Return the content, and the image of which only the header was read."""
-    advice = f"find all such files: ddl data verify {path.parents[2]}"
-    try:
-        require_file(path)
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; {advice}") from None
+    content = _content(path)
     try:
         # Ignored are warnings of damaged metadata, which is kept as it is.
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content)) as image:
             return content, image
     except Exception as error:  # damaged files make Pillow raise many types
-        raise DataError(f"{path} is no image ({describe(error)}); {advice}") from None
+        raise DataError(f"{path} is no image ({describe(error)}); {_advice(path)}") from None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        require_file(path)
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; {_advice(path)}") from None
+
+
+def _advice(path: Path) -> str:
+    return f"find all such files: ddl data verify {path.parents[2]}"
 
 
 def make_indices(folder: str | Path, *, processes: int | None = None) -> tuple[int, int]:

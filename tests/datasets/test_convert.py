@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,33 @@ def test_damage_is_repaired(finished_sample, finished_records, records, shard, k
     damage(shard, kind)
     assert plan_conversion(finished_sample, records).run(**IN_PROCESS) == 1
     assert contents(records) == contents(finished_records)
+
+
+@pytest.mark.parametrize("bytes_more", [0, 5])
+def test_an_image_that_was_repaired_is_converted_again(sample, records, bytes_more, caplog) -> None:
+    """Even if its size and the time of its content are the same as before."""
+    image = sample / "train/cat/cat_00000.JPEG"
+    times = image.stat()
+    image.write_bytes(image.read_bytes()[:-9] + bytes(9 + bytes_more))
+    os.utime(image, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert plan_conversion(sample, records).run(**IN_PROCESS) == 1
+    assert "cat/cat_00000.JPEG" in caplog.text
+    for shard in records.glob("train-*"):
+        for record in read_records(shard):
+            features = Example(record.data)
+            if features.first("image/filename") == b"cat_00000.JPEG":
+                assert features.first("image/encoded") == image.read_bytes()
+    before = contents(records)
+    assert plan_conversion(sample, records).run(**IN_PROCESS) == 0
+    assert contents(records) == before
+
+
+def test_a_copy_of_a_set_is_not_converted_again(sample, records) -> None:
+    """All of its files are newer than the shards: they are compared, once."""
+    later = time.time() + 100
+    for image in sample.rglob("*.JPEG"):
+        os.utime(image, (later, later))
+    assert plan_conversion(sample, records).run(**IN_PROCESS) == 0
 
 
 def test_other_images_or_shards_are_refused(sample, records):
