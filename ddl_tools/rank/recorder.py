@@ -22,7 +22,7 @@ from ddl_tools.rank.interleave import SlotClient
 from ddl_tools.records.environment import relevant_variables
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.progress import WAITING, Progress, Publish
-from ddl_tools.records.provenance import host, provenance
+from ddl_tools.records.provenance import began_with, host, provenance
 from ddl_tools.records.run import (
     EMULATION,
     Contents,
@@ -140,7 +140,11 @@ class RunRecorder:
         if not self.first:
             return
         self.record.data = data
-        self.record.provenance = provenance_of(provenance(self.record.spec.framework))
+        code = provenance(self.record.spec.framework)
+        if resumed and (others := began_with(self.record.provenance or {}, code)):
+            log.warning("this run began with %s", ", ".join(others))
+            code["began_with"] = others
+        self.record.provenance = provenance_of(code)
         self.record.system = system_of({**host(), **system, "environment": self._environment})
         write_record(self.files.directory, self.record)
 

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,20 @@ def provenance(library: str = "torch") -> dict[str, Any]:
         "from_outside": sorted(from_outside()),
         "scheduler": {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ},
     }
+
+
+def began_with(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the versions of earlier starts of a run that are not those of `now`, in words."""
+    first, last = (
+        {
+            "commit": (one.get("git_commit") or "unknown")[:8] + "+" * bool(one.get("git_dirty")),
+            "Python": one.get("python"),
+            **one.get("packages", {}),
+        }
+        for one in (before, now)
+    )
+    others = [f"{name} {old}" for name, old in first.items() if old != last.get(name)]
+    return list(dict.fromkeys([*before.get("began_with", ()), *others]))
 
 
 def code() -> dict[str, Any]:

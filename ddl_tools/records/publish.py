@@ -126,6 +126,8 @@ def _doubts(record: RunRecord) -> list[str]:
         doubts.append(f"its commit is not known from git: {missing}")
     elif origin.get("git_dirty") is not False:
         doubts.append("measured with uncommitted changes, or outside a git checkout")
+    if before := origin.get("began_with"):
+        doubts.append(f"its first epochs were trained with {', '.join(map(shown, before))}")
     if record.data_dir and Path(record.data_dir).is_absolute():
         doubts.append(f"names a folder of its machine: {shown(record.data_dir)}")
     return [f"{record.run_id}: {doubt}" for doubt in doubts]

@@ -238,6 +238,7 @@ class Provenance(TypedDict, total=False):
     git_commit: Line | None
     git_dirty: bool | None
     git_missing: Line | None
+    began_with: Annotated[list[Line], Field(max_length=1000)]
     python: Line
     packages: Annotated[dict[Line, Line], Field(max_length=10_000)]
 

@@ -183,6 +183,21 @@ def test_data_that_were_not_looked_into_are_compared_by_names(
     assert "compared without" in log.read_text()
 
 
+def test_a_run_that_goes_on_with_other_code_says_so(tmp_path, images) -> None:
+    directory = planned(tmp_path / "run", images, model="tiny", epochs=40)
+    with pytest.raises(KeyboardInterrupt):
+        run_ranks(directory, stop_after_an_epoch)
+    record = read_record(directory)
+    assert "began_with" not in record.provenance
+    now = dict(record.provenance)
+    record.provenance |= {"git_commit": "0123456789", "git_dirty": True}
+    record.provenance["packages"] |= {"torch": "1.0"}
+    write_record(directory, record)
+    found = run_ranks(directory).provenance
+    assert found["began_with"] == ["commit 01234567+", "torch 1.0"]
+    assert found["git_commit"] == now["git_commit"]
+
+
 def test_bad_images_are_counted_in_the_record(tmp_path, images):
     root = shutil.copytree(images, tmp_path / "images")
     bad = next((root / "train" / "class0").iterdir())

@@ -51,6 +51,12 @@ def test_complete_runs_are_copied_and_others_are_named(target: Tree) -> None:
     assert (done.new, done.unchanged) == ([open_run.name], [run_dir.name])
 
 
+def test_other_code_of_the_first_epochs_is_a_doubt(target: Tree) -> None:
+    finish(planned(), provenance={"git_dirty": False, "began_with": ["torch 2.0"]})
+    (doubt,) = publish("test", results(), target).warnings
+    assert "torch 2.0" in doubt
+
+
 def test_the_reason_for_a_missing_commit_is_a_doubt(target: Tree) -> None:
     facts = {"git_commit": None, "git_dirty": None, "git_missing": "git is not installed"}
     finish(planned(), provenance=facts)
