@@ -1,18 +1,25 @@
-"""Limits of this process: cores, memory and processes, and how often it has met them.
+"""Limits of this process: cores and their speed, memory, processes, and how often it met them.
 
 Affinity, limits of the user and those of control groups (versions 1 and 2) hold together; of a
 group, also those of all groups above it.
 """
 
+import hashlib
 import itertools
 import math
 import os
 import resource
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+SPEED = "DDL_MACHINE_SPEED"  # set where this process, or the one that started it, knows `speed`
+SPEED_S = 2.0
+HASHED = bytes(2**20)
 
 GROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
@@ -34,6 +41,30 @@ def cores() -> float:
 def whole_cores() -> int:
     """Return how many ranks can have a core of their own; at least 1."""
     return max(1, math.floor(cores()))
+
+
+def speed() -> float:
+    """Return how fast the cores of this process hash together: SHA-256, MB/s.
+
+    Two machines of one name, or one at two times, may differ: in clock, or in what others do there.
+    """
+    end = time.perf_counter() + SPEED_S
+
+    def hashed(_: int) -> int:
+        count = 0
+        while time.perf_counter() < end:
+            hashlib.sha256(HASHED)  # lets other threads run meanwhile
+            count += 1
+        return count
+
+    workers = whole_cores()
+    with ThreadPoolExecutor(workers) as pool:
+        return sum(pool.map(hashed, range(workers))) * len(HASHED) / SPEED_S / 1e6
+
+
+def known_speed() -> float | None:
+    """Return what the process that measures found, if it did."""
+    return float(os.environ[SPEED]) if SPEED in os.environ else None
 
 
 def memory_bytes() -> int:

@@ -32,6 +32,7 @@ from ddl_tools.records.paths import PROJECT, Tree
 from ddl_tools.records.storage import MOST_RECORD, read_text, unexpected
 
 PAGE = "README.md"
+ALIKE = 1.1  # speeds of one machine at two starts
 _MARK = Markdown("<!-- written by `ddl figures` from records, not by hand -->")
 _FILES = re.compile(r"^Files: \[CSV\]\((\w+)\.csv\)", re.M)
 _STUDY, _INDEX = (Path(__file__).with_name(f"{name}.md.j2") for name in ("study", "index"))
@@ -147,7 +148,13 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, Mar
     remarks: list[Markdown] = []
     with suppress(RecordError):  # `redraw` names it
         remarks = [*map(escape, notes(tree, study))]
-    facts = [*_read_again(runs), *_own_order(runs), *_withdrawn(runs), *_emulated(runs, folder)]
+    facts = [
+        *_read_again(runs),
+        *_own_order(runs),
+        *_other_speeds(runs),
+        *_withdrawn(runs),
+        *_emulated(runs, folder),
+    ]
     texts = [made, about, *facts, *remarks, ends]
     return title, Markdown(" ".join(filter(None, texts)))
 
@@ -189,6 +196,21 @@ def _own_order(runs: pd.DataFrame) -> list[str]:
         f"{phrase('loader', one)} with {phrase('data_format', form)}" for one, form in pairs
     )
     return [f"Images in the loader's own order: {escape(', '.join(names))}."] if names else []
+
+
+def _other_speeds(runs: pd.DataFrame) -> list[str]:
+    """Return a sentence on each machine whose speed was not the same at all starts."""
+    found = []
+    for _, own in whole(runs).groupby(["machine", "cpu_cores"]):
+        least, most = own["speed_mb_per_s"].min(), own["speed_mb_per_s"].max()
+        if most > ALIKE * least:
+            percent = 100 * (most / least - 1)
+            found.append(
+                f"The speed of {machines(own)} differed by {percent:.0f} % between starts "
+                f"({least:,.0f} to {most:,.0f} MB/s of SHA-256): it is not one machine, or it did "
+                "something else."
+            )
+    return found
 
 
 def _withdrawn(runs: pd.DataFrame) -> list[str]:

@@ -70,7 +70,8 @@ COLUMNS: dict[str, str] = {
     **{"cpu_cores": "Int64", "cores_shared": "string", "memory_gib": "Int64"},
     **_columns("string", "software environment threads switches communication loader_software"),
     **dict.fromkeys(identity.DATA, "string"),
-    **{"load_average_1min": "float64", "git_commit": "string", "git_dirty": "boolean"},
+    **_columns("float64", "speed_mb_per_s load_average_1min"),
+    **{"git_commit": "string", "git_dirty": "boolean"},
     "image_order": "string",
     **_columns(
         "Int64", "loader_version method_version attempts train_epochs_warm images_per_epoch"
@@ -104,7 +105,7 @@ _OF_RECORD = (
     *("study", "run_id", "status", "world_size", "global_batch_size"),
     "loader_version",
 )
-_OF_SYSTEM = ("load_average_1min", "energy_method")
+_OF_SYSTEM = ("speed_mb_per_s", "load_average_1min", "energy_method")
 _ORDER = ["study", "strategy", "loader", "model", "world_size", "repeat", "run_id"]
 
 

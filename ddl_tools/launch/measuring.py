@@ -9,6 +9,7 @@ import os
 import pwd
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -18,6 +19,9 @@ import psutil
 from filelock import FileLock, Timeout
 
 from ddl_core.errors import LaunchError
+from ddl_core.files import replacing
+from ddl_core.system import kept
+from ddl_tools import limits
 from ddl_tools.launch.commands import Allocation
 
 LOCK = "DDL_MEASURING_LOCK"  # names another file than the machine's
@@ -26,6 +30,7 @@ HELD = "DDL_MEASURING"  # set where this process, or the one that started it, ho
 PLACES = (Path("/dev/shm"), Path("/tmp"))
 NAME = "ddl-measuring.lock"
 POLL_S = 0.5
+KEPT_S = 3600.0  # of a speed
 LOCKS = Path("/proc/locks")
 
 
@@ -53,10 +58,26 @@ def alone(what: str) -> Iterator[None]:
         raise _refusal(path, error.strerror or str(error)) from None
     os.environ[HELD] = str(os.getpid())
     try:
+        os.environ[limits.SPEED] = f"{_speed():.0f}"
         yield
     finally:
-        os.environ.pop(HELD, None)
+        for name in (HELD, limits.SPEED):
+            os.environ.pop(name, None)
         lock.release()
+
+
+def _speed() -> float:
+    """Return the speed of this machine, which it keeps for an hour."""
+    file = None
+    with suppress(OSError, ValueError, LaunchError):
+        file = kept("speed") / f"{limits.whole_cores()}_cores.txt"
+        if file.stat().st_mtime > time.time() - KEPT_S:
+            return float(file.read_text(encoding="ascii"))
+    found = limits.speed()
+    if file:
+        with suppress(OSError), replacing(file, sync=False) as out:
+            out.write(f"{found:.0f}".encode())
+    return found
 
 
 def _check(path: Path) -> None:

@@ -141,7 +141,8 @@ class RunRecorder:
             return
         self.record.data = data
         code = provenance(self.record.spec.framework)
-        if resumed and (others := began_with(self.record.provenance or {}, code)):
+        before = self.record.provenance
+        if resumed and before and (others := began_with(before, code)):
             log.warning("this run began with %s", ", ".join(others))
             code["began_with"] = others
         self.record.provenance = provenance_of(code)

@@ -30,6 +30,8 @@ PACKAGES = (
     "optax",
 )
 
+# As /proc/cpuinfo calls them, and what they are called here.
+CPU_DETAILS = {"cpu family": "family", "model": "model", "stepping": "stepping"}
 GIT_PATIENCE_S = 20.0
 CODE = ("ddl_core/__init__.py", "ddl_tools/__init__.py")  # a repository of the code tracks them
 UNTRACKED = 1  # exit status of `git ls-files --error-unmatch`
@@ -128,11 +130,13 @@ def _not_pinned(packages: dict[str, str], library: str) -> list[str]:
 
 
 def host() -> dict[str, Any]:
-    """Return the machine without its name: CPU model, cores, memory in bytes, load when asked."""
+    """Return the machine without its name: CPU, cores, speed, memory in bytes, load when asked."""
     return {
         "os": f"{platform.system()} {platform.release()}",
         "cpu": _cpu_model(),
         "cpu_cores": limits.whole_cores(),
+        "cpu_details": _cpu_details(),
+        "speed_mb_per_s": limits.known_speed(),
         "memory_bytes": psutil.virtual_memory().total,
         "load_average_1min": os.getloadavg()[0],
     }
@@ -146,10 +150,23 @@ def file_system(path: Path) -> str:
 
 
 def _cpu_model() -> str:
+    return _cpu_info().get("model name") or platform.machine()
+
+
+def _cpu_details() -> str:
+    """Return what tells processors of one name apart, e.g. ``"family 25, model 1, 2445 MHz"``."""
+    info = _cpu_info()
+    found = [f"{name} {info[key]}" for key, name in CPU_DETAILS.items() if info.get(key)]
+    if clock := info.get("cpu MHz"):
+        found.append(f"{float(clock):.0f} MHz")
+    return ", ".join([*found, *(["virtual"] if "hypervisor" in info.get("flags", "") else [])])
+
+
+def _cpu_info() -> dict[str, str]:
+    """Return what the system says of its first core, by name."""
     info = Path("/proc/cpuinfo")
-    text = info.read_text(encoding="utf-8") if info.exists() else ""
-    found = re.search(r"^model name\s*: *(.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
+    first = info.read_text(encoding="utf-8").partition("\n\n")[0] if info.exists() else ""
+    return dict(re.findall(r"^(.*?)\s*:[ \t]*(.*?)\s*$", first, re.MULTILINE))
 
 
 def _version(package: str) -> str | None:

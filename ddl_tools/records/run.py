@@ -214,6 +214,7 @@ class System(TypedDict, total=False):
     architecture: Line | None
     cpu: Line | None
     cpu_cores: Count | None
+    speed_mb_per_s: Number | None
     memory_bytes: Count | None
     load_average_1min: Number | None
     os: Line

@@ -86,6 +86,20 @@ def test_page_names_the_settings_of_all_runs(
     assert "times in an epoch" not in other
 
 
+@pytest.mark.parametrize("speeds", [(1000.0, 1050.0, None), (1000.0, 1300.0, None)])
+def test_page_names_a_machine_that_was_not_as_fast_at_each_start(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, speeds: tuple[float | None, ...]
+) -> None:
+    """Three machines of one name are one to their name alone."""
+    draw_only(monkeypatch, "comparison")
+    for repeat, speed in enumerate(speeds):
+        for strategy in ("ddp", "horovod"):
+            make_run(strategy=strategy, repeat=repeat, system={**MACHINE, "speed_mb_per_s": speed})
+    redraw(tree, figures=tree.figures)
+    page = (tree.figures / "laptop" / "README.md").read_text()
+    assert ("differed by 30 %" in page) == ("1,300" in page) == (speeds[1] == 1300)
+
+
 def test_page_of_a_study_that_was_measured_again(
     tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from ddl_core.errors import LaunchError
+from ddl_tools import limits
 from ddl_tools.launch import measuring
 from tests.launch.fixtures import Start
 from tests.launch.running import wait_for
@@ -55,6 +56,26 @@ def test_the_file_is_for_all_users_and_stays_as_it_is(lock: Path) -> None:
     with measuring.alone("study 'one'"):
         pass
     assert lock.read_text() == "of another user"
+
+
+def test_who_measures_knows_how_fast_the_machine_is(
+    lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured once an hour, as each start would take two seconds more."""
+    monkeypatch.setenv("DDL_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(limits, "SPEED_S", 0.1)
+    assert limits.known_speed() is None
+    for _ in range(2):
+        with measuring.alone("mine"):
+            first = limits.known_speed()
+        assert 10 < first < 1e6
+        assert limits.known_speed() is None
+        monkeypatch.setattr(limits, "speed", lambda: pytest.fail("measured again"))
+    (kept,) = tmp_path.glob("*/speed/*")
+    os.utime(kept, (0, 0))
+    monkeypatch.setattr(limits, "speed", lambda: 7.0)
+    with measuring.alone("mine"):
+        assert limits.known_speed() == 7
 
 
 def test_no_file_behind_a_link_is_locked_or_changed(lock: Path, tmp_path: Path) -> None:
