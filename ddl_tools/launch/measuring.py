@@ -57,12 +57,15 @@ def alone(what: str) -> Iterator[None]:
     except OSError as error:
         raise _refusal(path, error.strerror or str(error)) from None
     os.environ[HELD] = str(os.getpid())
+    known = limits.known_speed() is not None
     try:
-        os.environ[limits.SPEED] = f"{_speed():.0f}"
+        if not known:
+            os.environ[limits.SPEED] = f"{_speed():.0f}"
         yield
     finally:
-        for name in (HELD, limits.SPEED):
-            os.environ.pop(name, None)
+        os.environ.pop(HELD, None)
+        if not known:
+            os.environ.pop(limits.SPEED, None)
         lock.release()
 
 

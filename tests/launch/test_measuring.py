@@ -63,6 +63,7 @@ def test_who_measures_knows_how_fast_the_machine_is(
 ) -> None:
     """Measured once an hour, as each start would take two seconds more."""
     monkeypatch.setenv("DDL_TMPDIR", str(tmp_path))
+    monkeypatch.delenv(limits.SPEED)
     monkeypatch.setattr(limits, "SPEED_S", 0.1)
     assert limits.known_speed() is None
     for _ in range(2):

@@ -65,7 +65,7 @@ def test_a_record_tells_what_was_run(images, tmp_path):
     assert (record.data.train_images, record.data.eval_images, record.data.classes) == (37, 11, 4)
     assert record.system["device"] == "cpu"
     assert record.provenance["packages"]["torch"]
-    assert record.system["speed_mb_per_s"] > 10
+    assert record.system["speed_mb_per_s"] == 1000  # what the tests say
     assert record.system["cpu_details"]
     assert record.system["threads"]["compute"] == record.spec.cpu_threads
     assert record.system["affinity"]["shared"] in (True, False)
