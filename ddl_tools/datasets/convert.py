@@ -8,7 +8,6 @@ import os
 import time
 import warnings
 from collections.abc import Container
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -223,11 +222,8 @@ def _make_unless_same(task: ShardTask) -> list[str] | None:
     """Make a shard and return its images that had changed; None if it was the same before."""
     changed = []
     if index_fits(task.path):
-        now = time.time_ns()
         changed = _changed(task, set(_newer(task)))
         if not changed:
-            with suppress(OSError):  # of a folder that others write: looked at again next time
-                os.utime(task.path, ns=(now - SETTLED, now - SETTLED))
             return None
     _make_shard(task)
     return changed

@@ -118,7 +118,7 @@ def test_an_image_that_was_repaired_is_converted_again(sample, records, bytes_mo
 
 
 def test_a_copy_of_a_set_is_not_converted_again(sample, records) -> None:
-    """All of its files are newer than the shards: they are compared, once."""
+    """All of its files are newer than the shards, and are compared with their records."""
     later = time.time() + 100
     for image in sample.rglob("*.JPEG"):
         os.utime(image, (later, later))
