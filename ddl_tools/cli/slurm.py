@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ddl_core.errors import SpecError
+from ddl_core.files import some
 from ddl_tools.cli import options as common
 from ddl_tools.cli.output import say
 from ddl_tools.names import Names, named, plural
-from ddl_tools.records.ledger import Entry
+from ddl_tools.records.ledger import Entry, ledger
 from ddl_tools.records.paths import RunFiles, Tree
 from ddl_tools.study import Study
 
@@ -62,11 +63,11 @@ def submit_command(
     to take if their rate is known.
     """
     from ddl_tools.launch.plan_notes import open_ports, prefixes
-    from ddl_tools.launch.slurm import expected, slurm_cli
+    from ddl_tools.launch.slurm import expected, reconcile, slurm_cli
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.script import JobPlan, render
     from ddl_tools.launch.slurm.site import find_site
-    from ddl_tools.launch.study import check_data, check_images, read_runs
+    from ddl_tools.launch.study import check_data, check_images
 
     site, asked = find_site(site_name), JobPlan(account, partition, time)
     by_block = by == "block"
@@ -106,7 +107,11 @@ def submit_command(
         ):
             say(f"{job_id}  {names[item.spec.run_id]}")
         return
-    entries = read_runs(definition, tree, common.ask_queue)
+    entries = ledger(definition, tree)
+    jobs = reconcile.numbers(one for one in reconcile.presumed(entries) if one.queued)
+    if jobs:
+        say(f"dry run: SLURM's queue was not read; runs of {plural(len(jobs), 'job')} "
+            f"({some(jobs)}) may still wait or train there", err=True)  # fmt: skip
     plans = core.prepare(entries, site, asked, retry_failed=retry_failed, by_block=by_block)
     shown = plans if all_scripts else plans[:1]
     for plan in shown:
@@ -158,12 +163,16 @@ def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_
     from ddl_tools.launch.slurm import slurm_cli
     from ddl_tools.launch.study import read_runs
 
-    entries = read_runs(definition, tree, slurm_cli.queue)
+    if dry_run:
+        entries = core.presumed(ledger(definition, tree))
+    else:
+        entries = read_runs(definition, tree, slurm_cli.queue)
     found, names = core.jobs_of(entries, run_ids), named(item.spec for item in entries)
     if not dry_run:
         core.cancel(found)
     for item in found:
-        done = "would cancel" if dry_run else "cancelled"
+        done = "would cancel, if in the queue:" if dry_run else "cancelled"
         say(f"{done}  {names[item.spec.run_id]}  {item.reason}")
     if not found:
-        say("none of these runs has a job in SLURM's queue")
+        say("none of these runs has an open job in its record" if dry_run
+            else "none of these runs has a job in SLURM's queue")  # fmt: skip

@@ -280,11 +280,13 @@ def test_a_job_without_an_answer_is_an_error_once(
         "Error: cannot train; try --batch 4\n"
     )
     stand_ins.add("sacct", f"1|ddl-{name}|FAILED|1:0\n")
-    # A dry run changes nothing.
-    for words in (("--dry-run",), ()):
-        refused = recommend(images, *words, status=1)
-        assert "job 1 ended as FAILED (1) without an answer" in said(refused)
-        assert "Error: cannot train; try --batch 4" in said(refused)
+    asked = len(stand_ins.calls("squeue"))
+    assert "queue was not read; job 1, submitted" in said(recommend(images, "--dry-run"))
+    assert len(stand_ins.calls("squeue")) == asked
+    assert stand_ins.calls("sacct") == []
+    refused = recommend(images, status=1)
+    assert "job 1 ended as FAILED (1) without an answer" in said(refused)
+    assert "Error: cannot train; try --batch 4" in said(refused)
     assert "submitted: job 2" in recommend(images).output
 
 

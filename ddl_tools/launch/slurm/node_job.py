@@ -110,23 +110,31 @@ class NodeJob(ABC):
         return self.limit_s / 3600
 
     def proceed(self, show: Show, max_node_hours: float, dry_run: bool = False) -> None:
-        """Submit the job, or show its state or its answer; a dry run changes nothing.
+        """Submit the job, or show its state or its answer.
+
+        A dry run changes nothing and does not ask for the state.
 
         `SpecError` if the job may cost more than allowed or does not fit the site. `LaunchError` if
         the job ended without an answer, which the next call submits again, or if SLURM refuses it.
         """
         lock = self._beside(".lock")
         with nullcontext() if dry_run else exclusive(lock, f"{self.noun} {self.name!r}"):
-            queue = slurm_cli.queue()  # an error ends this: no job is submitted twice
-            state = self._state(queue, dry_run)
+            # An error ends this: no job is submitted twice.
+            queue = None if dry_run else slurm_cli.queue()
+            state = self._state(queue)
             job = _job_of(state, self.job_name, queue)
             answered = self.answer.exists()
             if job and state and not (answered and job.state == "COMPLETING"):
                 self._show_job(state, job, show)
             elif answered:
                 self.show_answer(show, dry_run)
+            elif state and dry_run:
+                show(
+                    f"dry run: SLURM's queue was not read; job {state.job_id}, submitted "
+                    f"{state.submitted_utc}, may still wait or run there"
+                )
             elif state:
-                raise self._failure(state, queue, dry_run)
+                raise self._failure(state, queue)
             else:
                 self._submit(show, max_node_hours, dry_run)
 
@@ -170,7 +178,7 @@ class NodeJob(ABC):
         """Return a file beside the answer."""
         return self.answer.with_name(self.name + suffix)
 
-    def _state(self, queue: Queue | None, dry_run: bool) -> JobState | None:
+    def _state(self, queue: Queue | None) -> JobState | None:
         """Return the job of the search; one in the queue is it, also where no file says so."""
         path, state = self._beside(".job.json"), None
         if path.exists():
@@ -181,13 +189,12 @@ class NodeJob(ABC):
                 raise RecordError(text, remedy="remove it, and call again") from None
         alive = [one for one, job in (queue or {}).items() if job.name == self.job_name]
         if alive and (state is None or state.job_id not in alive):
-            return self._write_state(alive[0], dry_run)
+            return self._write_state(alive[0])
         return state
 
-    def _write_state(self, job_id: str, dry_run: bool = False) -> JobState:
+    def _write_state(self, job_id: str) -> JobState:
         state = JobState(job_id=job_id, submitted_utc=now(), words=self.words)
-        if not dry_run:
-            write_atomically(self._beside(".job.json"), state.model_dump_json(indent=1) + "\n")
+        write_atomically(self._beside(".job.json"), state.model_dump_json(indent=1) + "\n")
         return state
 
     def _submit(self, show: Show, max_node_hours: float, dry_run: bool) -> None:
@@ -232,7 +239,7 @@ class NodeJob(ABC):
             f"{self._how_to_look(state.job_id)}"
         )
 
-    def _failure(self, state: JobState, queue: Queue | None, dry_run: bool) -> LaunchError:
+    def _failure(self, state: JobState, queue: Queue | None) -> LaunchError:
         """Return why there is no answer, and let the next call submit the job again."""
         if queue is None:
             return LaunchError(
@@ -243,8 +250,7 @@ class NodeJob(ABC):
         ending = "left the queue"
         if job and job.name == self.job_name:
             ending = f"ended as {job.state}" + (f" ({job.exit_code})" if job.exit_code else "")
-        if not dry_run:
-            self._beside(".job.json").unlink(missing_ok=True)
+        self._beside(".job.json").unlink(missing_ok=True)
         said = tail(self.log) or f"\n  no log {self.log}: can the node of the job write there?"
         return LaunchError(
             f"job {state.job_id} {ending} without an answer. The next call submits the "

@@ -72,6 +72,23 @@ def _with_queue(item: Entry, jobs: Queue) -> Entry:
     return replace(item, state=state, reason=reason, category=None)
 
 
+def presumed(entries: list[Entry]) -> list[Entry]:
+    """Return runs as if each job were in the queue whose end no record says.
+
+    For a dry run, which calls no program of SLURM. A job that stopped a run may begin again.
+    """
+    return [_presumed(item) for item in entries]
+
+
+def _presumed(item: Entry) -> Entry:
+    alive = item.state in ("submitted", "running", "interrupted", "unknown")
+    over = item.record is not None and item.record.error == CANCELLED
+    if over or not (alive and item.job_id):
+        return replace(item, queued=False)
+    state: State = "running" if item.state == "running" else "submitted"
+    return replace(item, state=state, reason=f"job {item.job_id}", category=None, queued=True)
+
+
 def _log(item: Entry) -> Path:
     """Return the log of a run's job, which SLURM makes when it starts the script."""
     return RunFiles(item.directory).logs / f"slurm-{item.job_id}.log"

@@ -43,6 +43,8 @@ def test_jobs_are_cancelled_and_those_that_wait_are_marked(
         assert (found.state, found.category) == ("interrupted", "cancelled")
         assert "cancelled by `ddl study cancel`" in found.reason
         assert f"cancelled  {item.spec.run_id} (classes {item.spec.classes})  job" in done.output
+    left = ddl("study", "cancel", path, "--dry-run")  # what is cancelled is over
+    assert left.output.count("would cancel") == 1
     after = [RunFiles(item.directory).record.read_bytes() for item in runs]
     assert after[2:] == before[2:]  # the one at work says so itself, the complete one stays
 
@@ -51,7 +53,8 @@ def test_a_dry_run_or_a_machine_without_slurm_cancels_nothing(
     study: tuple[Path, list[Entry]], stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = ddl("study", "cancel", study[0], "--dry-run")
-    assert shown.output.count("would cancel") == 3
+    assert shown.output.count("would cancel, if in the queue: ") == 3
+    assert stand_ins.calls("squeue") == []
     monkeypatch.setenv("PATH", str(stand_ins.folder / "nothing"))
     refused = ddl("study", "cancel", study[0], status=1)
     assert "there is no squeue here" in refused.output

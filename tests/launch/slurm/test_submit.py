@@ -91,14 +91,17 @@ def test_a_dry_run_shows_scripts_and_costs_alone(tmp_path: Path, slurm: StandIns
     assert "#SBATCH --nodes=4\n" in shown.output
     assert "--all-scripts" not in shown.output
     assert shown.output.splitlines()[-1].split() == ["total", "2", "0", "2", "5.0"]
-    slurm.add("squeue", error="no configuration", status=1)
     shown = submitted(path, "--dry-run")
-    assert "warning: without the state of the jobs: squeue" in shown.output
     assert shown.output.count("#!/bin/bash") == 1
+    assert "queue" not in shown.stderr  # which says nothing of runs without a job
     assert "1 more script" in shown.output
     assert "--all-scripts" in shown.output
     assert not results().root.exists()
-    assert slurm.calls("sbatch") == []
+    change(plan(Study.load(path), results())[0], status="submitted", job_id="17")
+    shown = submitted(path, "--dry-run")
+    assert "queue was not read; runs of 1 job (17)" in shown.stderr
+    assert shown.output.splitlines()[-1].split()[:4] == ["total", "2", "0", "1"]
+    assert [slurm.calls(one) for one in ("squeue", "sbatch", "scontrol")] == [[], [], []]
 
 
 def test_variables_that_change_a_submission_are_shown_with_the_plan(
