@@ -25,6 +25,7 @@ DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 JOB_LOG = "slurm-*.log"  # one of several runs in a job links to that of the first run
 
 _roots: set[Path] = set()
+_places = ["with --results DIR or DDL_RESULTS"]  # the last one counts
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 100
@@ -114,7 +115,7 @@ def job_log(path: Path) -> Path:
 def _link_error(link: Path) -> LinkError:
     text = (
         f"{link} is a symbolic link to {link.readlink()}; none is followed below a folder of "
-        "results or figures. Replace it by what it leads to, or write elsewhere with --to DIR"
+        "results or figures. Replace it by what it leads to"
     )
     return LinkError(errno.ELOOP, text, os.fspath(link))
 
@@ -223,19 +224,41 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def cannot_write(path: Path, error: OSError) -> RecordError:
-    """Return the error that says what to do when `path` cannot be written."""
+@contextmanager
+def writing_to(place: str) -> Iterator[None]:
+    """Let errors in a ``with`` block say how to choose another place: "with --to DIR".
+
+    Empty if nothing chooses it.
+    """
+    _places.append(place)
+    try:
+        yield
+    finally:
+        _places.pop()
+
+
+def or_elsewhere(advice: str = "") -> str:
+    """Return advice of what to do when a file cannot be written, or to choose another place."""
+    place = _places[-1] and f"choose another place {_places[-1]}"
+    return ", or ".join(part for part in (advice, place) if part)
+
+
+def write_advice(error: OSError) -> str:
+    """Return what to do after an error of writing."""
     advice = ""
     if error.errno in NO_SPACE:
-        advice = "free some space, or "
+        advice = "free some space"
     elif error.errno in DENIED:
-        advice = "make the folder writable, or "
+        advice = "make the folder writable"
+    return or_elsewhere(advice)
+
+
+def cannot_write(path: Path, error: OSError) -> RecordError:
+    """Return the error that says what to do when `path` cannot be written."""
+    text = f"cannot write {path}: {error.strerror}"
     if isinstance(error, LinkError):
-        return RecordError(f"cannot write {path}: {error.strerror}")
-    return RecordError(
-        f"cannot write {path}: {error.strerror}",
-        remedy=f"{advice}choose another place with --results DIR or DDL_RESULTS",
-    )
+        return RecordError(or_elsewhere(text))
+    return RecordError(text, remedy=write_advice(error))
 
 
 def acquire(path: Path, timeout: float) -> BaseFileLock:

@@ -7,6 +7,7 @@ import click
 
 from ddl_core.errors import DataError
 from ddl_core.registry import FORMATS
+from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FOLDER
 from ddl_tools.cli.output import say
 from ddl_tools.datasets import PUBLIC_SETS
@@ -24,7 +25,7 @@ PROCESSES = click.option(
 
 
 @data.command("sample")
-@click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
+@click.argument("folder", metavar="[DIR]", type=FOLDER, required=False, callback=common.output)
 @click.option("--classes", type=click.IntRange(1, 10**6), help="Number of classes. [default: 16]")
 @click.option(
     "--train-per-class", type=click.IntRange(1, 10**6), help="Training images of each class."
@@ -56,7 +57,7 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
 
 @data.command("import")
 @click.argument("name", metavar="NAME", type=click.Choice(PUBLIC_SETS))
-@click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
+@click.argument("folder", metavar="[DIR]", type=FOLDER, required=False, callback=common.output)
 @click.option("--source", type=FOLDER, help="Folder of the packed files.")
 def import_command(name: str, folder: Path | None, source: Path | None) -> None:
     """Write a small public set as an image folder, which all loaders read.
@@ -75,7 +76,7 @@ def import_command(name: str, folder: Path | None, source: Path | None) -> None:
 
 @data.command("write")
 @click.argument("source", metavar="SOURCE")
-@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.argument("folder", metavar="DIR", type=FOLDER, callback=common.output)
 def write_command(source: str, folder: Path) -> None:
     """Write a set of your own to DIR as an image folder, which all loaders read.
 
@@ -93,7 +94,8 @@ def write_command(source: str, folder: Path) -> None:
 
 @data.command("convert")
 @click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
-@click.option("--out", type=FOLDER, metavar="DIR", help="Folder to write. [default: DIR/tfrecord]")
+@click.option("--out", type=FOLDER, metavar="DIR", callback=common.output,
+              help="Folder to write. [default: DIR/tfrecord]")  # fmt: skip
 @click.option("--to", type=click.Choice(sorted(FORMATS)), default="tfrecord",
               help="Format to write.")  # fmt: skip
 @click.option("--train-shards", type=click.IntRange(1, 10**6), help="Files of the training images.")

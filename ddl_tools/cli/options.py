@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from ddl_core.config import LONGEST_NAME, STUDY_ONLY, RunSpec, run_fields
 from ddl_core.errors import DDLError, LaunchError
+from ddl_core.files import writing_to
 from ddl_core.registry import REGISTRIES
 from ddl_core.retired import SETTINGS, refusal
 from ddl_tools.cli.output import say
@@ -60,6 +61,15 @@ def _study(context: click.Context, parameter: click.Parameter, name: str) -> Stu
     return find_study(name)
 
 
+def output(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Let errors advise the option or argument that names where a command writes."""
+    name = str(parameter.metavar).strip("[]")
+    is_option = isinstance(parameter, click.Option)
+    place = f"with {parameter.opts[0]} {name}" if is_option else f"for {name}"
+    context.with_resource(writing_to(place))
+    return value
+
+
 def tree_of(root: Path | None) -> Tree:
     """Return the tree that ``--results`` names, or this machine's."""
     return Tree(root.resolve()) if root else results()
@@ -71,7 +81,7 @@ results_option = click.option(
     "tree",
     type=FOLDER,
     metavar="DIR",
-    callback=lambda context, parameter, root: tree_of(root),
+    callback=lambda *given: tree_of(output(*given)),
     help="Folder of the records. [default: DDL_RESULTS, else results/ of the project]",
 )
 data_option = click.option(

@@ -10,6 +10,7 @@ import click
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import FairnessError, LaunchError, SpecError
+from ddl_core.files import writing_to
 from ddl_tools.cli import options as common
 from ddl_tools.cli.output import say
 from ddl_tools.cli.slurm import show_costs
@@ -303,10 +304,11 @@ def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
     from ddl_tools.records.publish import publish_all
 
     target = repeated() if second else committed()
-    if isinstance(source, Path):
-        found = publish_file(source, target)
-    else:
-        found = publish_all([source], tree, target)
+    with writing_to(""):  # the place is fixed
+        if isinstance(source, Path):
+            found = publish_file(source, target)
+        else:
+            found = publish_all([source], tree, target)
     for name, done in found.items():
         for doubt in done.warnings:
             common.warn(doubt)

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError, RecordError, SpecError
+from ddl_core.files import writing_to
 from ddl_core.registry import FORMATS, LOADERS, MODELS
 from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FILE, FOLDER, tree_of
@@ -117,7 +118,7 @@ def _as_text(report: "Report", ready: str) -> str:
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Draw the records below DIR into DIR/figures. "
               "[default: committed data/ into figures/]")  # fmt: skip
-@click.option("--to", type=FOLDER, metavar="DIR",
+@click.option("--to", type=FOLDER, metavar="DIR", callback=common.output,
               help="Write into DIR/figures and DIR/tables instead.")  # fmt: skip
 @click.option("--study", "studies", multiple=True, metavar="STUDY",
               help="Draw only this study; repeatable.")  # fmt: skip
@@ -163,7 +164,8 @@ def figures(
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Report the records below DIR in DIR/report. "
               "[default: committed data/ in build/report/]")  # fmt: skip
-@click.option("--to", "folder", type=FOLDER, metavar="DIR", help="Write the pages there instead.")
+@click.option("--to", "folder", type=FOLDER, metavar="DIR", callback=common.output,
+              help="Write the pages there instead.")  # fmt: skip
 def report(root: Path | None, folder: Path | None) -> None:
     """Execute the notebooks that show results, and write one folder of HTML that you can send.
 
@@ -177,7 +179,8 @@ def report(root: Path | None, folder: Path | None) -> None:
     folder = folder or (tree.root / REPORT.name if root else REPORT)
     require_report(folder)
     if root and tree.studies():  # the index shows the figure that answers each study's question
-        redraw(tree, figures=tree.figures)
+        with writing_to(""):
+            redraw(tree, figures=tree.figures)
     index = write_report(tree, folder)
     say(f"open {index} in a browser, or send the folder {index.parent}")
 
@@ -216,7 +219,7 @@ def _accuracy(
               help="Advise on exactly this number of GPUs (ranks); needs no limit.")  # fmt: skip
 @click.option("--results", "root", type=FOLDER, metavar="DIR",
               help="Folder of your records. [default: committed data/]")  # fmt: skip
-@click.option("--figure", "stem", type=FILE, metavar="FILE",
+@click.option("--figure", "stem", type=FILE, metavar="FILE", callback=common.output,
               help="Write the options as FILE.csv; draw their known accuracies as FILE.svg, .pdf "
               "and .png.")  # fmt: skip
 @common.overwrite_option
@@ -312,7 +315,8 @@ def profile() -> None:
 
 @profile.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
-@click.option("--csv", "csv", metavar="OUT", type=FILE, help="Also write the table as CSV.")
+@click.option("--csv", "csv", metavar="OUT", type=FILE, callback=common.output,
+              help="Also write the table as CSV.")  # fmt: skip
 @common.overwrite_option
 def import_command(files: tuple[Path, ...], csv: Path | None, overwrite: bool) -> None:
     """Print the shares of kernel time in reports of Nsight Systems, a line for each rank.

@@ -17,7 +17,7 @@ from filelock import Timeout
 from tqdm import tqdm
 
 from ddl_core.errors import DataError
-from ddl_core.files import acquire, replacing
+from ddl_core.files import acquire, replacing, write_advice
 from ddl_core.system import die_with_parent
 from ddl_tools import limits
 from ddl_tools.processes import safe_imports
@@ -43,11 +43,8 @@ def filling(folder: Path, size: float) -> Iterator[None]:
     except Timeout:
         raise DataError(f"another process writes {folder}; wait until it has ended") from None
     except OSError as error:
-        advice = " in a folder that you may write to: choose another one"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = ": free some space, or choose a folder on another disk"
-        reason = error.strerror or str(error)
-        raise DataError(f"cannot write {folder}: {reason}; {need}{advice}") from error
+        reason, advice = error.strerror or str(error), write_advice(error)
+        raise DataError(f"cannot write {folder}: {reason}; {need}", remedy=advice) from error
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from ddl_core.config import RunSpec
 from ddl_core.data.formats import open_format
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
-from ddl_core.files import cannot_write
+from ddl_core.files import cannot_write, or_elsewhere
 from ddl_tools import gpus, limits
 from ddl_tools.datasets import PUBLIC_SETS
 from ddl_tools.launch.commands import Allocation
@@ -111,7 +111,6 @@ def check_room(folder: Path) -> None:
     if free < MIN_FREE_BYTES:
         raise LaunchError(
             f"{free / 1e6:.0f} MB are free on the disk of {folder}",
-            remedy=f"a run may need {MIN_FREE_BYTES / 1e6:.0f} MB: free some, or choose another "
-            "place with --results DIR",
+            remedy=f"a run may need {MIN_FREE_BYTES / 1e6:.0f} MB: {or_elsewhere('free some')}",
             category="disk",
         )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from ddl_core.errors import RecordError
-from ddl_core.files import cannot_write, is_there, read_plain, refuse_links
+from ddl_core.files import cannot_write, is_there, or_elsewhere, read_plain, refuse_links
 from ddl_tools import markdown
 from ddl_tools.launch.notebook import execute, without_iri_grammar
 from ddl_tools.records.ledger import find_study, study_folders
@@ -93,8 +93,11 @@ def write_report(tree: Tree, folder: Path) -> Path:
 
 
 def require_report(folder: Path) -> None:
-    """Refuse a folder that holds a file which no report wrote."""
-    refuse_links(folder)
+    """Refuse a link, and a folder that holds a file which no report wrote."""
+    try:
+        refuse_links(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
     if not folder.exists():
         return
     marker = folder / MARKER
@@ -103,7 +106,7 @@ def require_report(folder: Path) -> None:
     if foreign := sorted(_files(folder) - known):
         raise RecordError(
             f"{folder} holds {foreign[0].relative_to(folder)}, which no `ddl report` wrote; a "
-            "report replaces only a report: name another folder with --to, or move that away"
+            f"report replaces only a report: {or_elsewhere('move that away')}"
         )
 
 

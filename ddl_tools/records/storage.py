@@ -23,6 +23,7 @@ from ddl_core.files import (
     cannot_write,
     describe,
     open_plain,
+    or_elsewhere,
     read_plain,
     refuse_links,
     refuse_odd_files,
@@ -105,15 +106,13 @@ def require_plain(folder: Path) -> None:
         raise cannot_write(folder, error) from None
 
 
-ELSEWHERE = "write elsewhere with --to DIR"
-
-
 def require_ours(
-    path: Path, begins: str | None, *, overwrite: bool = False, remedy: str = ELSEWHERE
+    path: Path, begins: str | None, *, overwrite: bool = False, remedy: str = ""
 ) -> None:
     """Refuse to replace a file unless it begins as one that this project wrote, if any does.
 
-    If the user says `overwrite`, any plain file may be replaced. `remedy` says what else to do.
+    If the user says `overwrite`, any plain file may be replaced. `remedy` says what to do, by
+    default to choose another place.
     """
     if not os.path.lexists(path):
         return
@@ -125,8 +124,8 @@ def require_ours(
         raise cannot_write(path, error) from None
     if not overwrite and (begins is None or found != own):
         raise RecordError(
-            f"{path} was not written by `ddl`, or not by this command, so it stays; move it away, "
-            f"or {remedy}"
+            f"{path} was not written by `ddl`, or not by this command, so it stays; "
+            + (f"move it away, or {remedy}" if remedy else or_elsewhere("move it away"))
         )
 
 

@@ -333,7 +333,7 @@ def test_a_file_of_somebody_else_is_not_replaced(tree: Tree, make_run: MakeRun, 
     path = tree.root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine")
-    with pytest.raises(RecordError, match=rf"{name} was not written by .*--to DIR"):
+    with pytest.raises(RecordError, match=rf"{name} was not written by .*move it away"):
         redraw(tree, figures=tree.figures)
     assert path.read_text() == "mine"
     path.unlink()

@@ -178,7 +178,7 @@ def test_what_is_no_report_is_not_replaced(tree: Tree, make_run: MakeRun, tmp_pa
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text("mine")
-        with pytest.raises(RecordError, match="--to"):
+        with pytest.raises(RecordError, match="move that away"):
             write_report(tree, folder)
         assert all((folder / name).read_text() == "mine" for name in names)
 

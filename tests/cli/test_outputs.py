@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from click.testing import Result
 
 from ddl_core.errors import RecordError
+from ddl_tools.records.paths import Tree, results
 from ddl_tools.records.storage import require_ours
 from tests.analysis.test_nsys import report
 from tests.cli.bad_inputs import commands
-from tests.launch.running import ddl, planned
+from tests.datasets.test_write import Split
+from tests.launch.running import ddl, finish, planned
 from tests.pictures import write_pictures
 
 ADVICE = ("advise", "--site", "juwels_booster", "--gpus", 64, "--figure")
@@ -55,6 +58,11 @@ OTHERS = {
 def work() -> None:
     """Be a function of images that is not to be called."""
     raise AssertionError("the folder is looked at first")
+
+
+def tiny() -> dict[str, Split]:
+    """Return a set of one image in each part."""
+    return dict.fromkeys(("train", "val"), Split([np.zeros((8, 8, 3), np.uint8)]))
 
 
 def paths() -> set[str]:
@@ -122,7 +130,50 @@ def test_a_folder_of_the_users_stays(option: str, tmp_path: Path) -> None:
     done = ddl(*FOLDERS[option](folder))
     assert done.exit_code == 1, done.output
     assert str(folder) in done.output
+    if option == "report --to":
+        assert "or choose another place with --to DIR" in done.output
     assert [path.name for path in folder.rglob("*")] == ["thesis.txt"]
+
+
+# What is called with a place that cannot be written, and what the error advises.
+PLACES: dict[str, Callable[[Path], tuple[object, ...]]] = {
+    "data sample folder": FOLDERS["data sample folder"],
+    "data import folder": FOLDERS["data import folder"],
+    "data write folder": lambda path: ("data", "write", "tests.cli.test_outputs:tiny", path),
+    "data convert --out": lambda path: ("data", "convert", path.parents[1], "--out", path),
+    "profile import --csv": lambda path: (
+        "profile", "import", report(path.parents[1], rank=0), "--csv", path),
+    "advise --figure": lambda path: (*ADVICE, path),
+    "figures --to": lambda path: ("figures", "--results", results().root, "--to", path),
+    "run --results": lambda path: ("run", "--loader", "synthetic", "--results", path),
+}  # fmt: skip
+ADVISED = {
+    **{f"data {name} folder": "for DIR" for name in ("sample", "import", "write")},
+    "profile import --csv": "with --csv OUT",
+    "advise --figure": "with --figure FILE",
+}
+
+
+@pytest.mark.parametrize("option", PLACES)
+def test_an_error_of_writing_advises_the_option_of_its_command(option: str, tmp_path: Path) -> None:
+    planned()
+    write_pictures(tmp_path, 6, 6)
+    (tmp_path / "file").write_text("")
+    done = ddl(*PLACES[option](tmp_path / "file" / "below"))
+    assert done.exit_code == 1, done.output
+    advised = ADVISED.get(option, f"with {option.split()[-1]} DIR")
+    assert f"choose another place {advised}\n" in done.output
+
+
+def test_an_error_of_writing_advises_no_option_that_the_command_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("ddl_tools.cli.study.committed", lambda: Tree(tmp_path / "file"))
+    finish(planned())
+    done = ddl("study", "publish", "test", status=1)
+    assert "cannot write" in done.output
+    assert "another place" not in done.output
 
 
 def test_nothing_of_an_unknown_kind_is_taken_for_ours(tmp_path: Path) -> None:
