@@ -46,7 +46,7 @@ def spread(study: Study, tree: Tree) -> Spread | None:
         if study.interleave is None:
             logs = list(_of_repeats(runs))
         else:
-            logs = list(_of_starts(runs, windows_table(records)))
+            logs = list(_of_starts(runs, windows_table(records, [*runs["study"].unique()])))
         freedom = sum(len(values) - 1 for values in logs if len(values))
         if freedom >= ENOUGH:
             squares = sum(float(np.var(values)) * len(values) for values in logs if len(values))

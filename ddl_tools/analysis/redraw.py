@@ -40,7 +40,7 @@ from ddl_tools.analysis.tables import (
     windows_table,
     write_tables,
 )
-from ddl_tools.records.ledger import find_study, former_folders, study_folders
+from ddl_tools.records.ledger import find_study, former_folders, listing_fault, study_folders
 from ddl_tools.records.paths import NAME_RESULTS, Tree, existing
 from ddl_tools.records.storage import unexpected, write_atomically
 from ddl_tools.study import NAMES
@@ -132,7 +132,7 @@ def redraw(
     except RecordError as error:
         done.damaged.append(str(error))
     for name in tqdm(chosen, desc="studies", disable=None, leave=False):
-        if name and (fault := _not_listed(tree, name)):
+        if name and (fault := listing_fault(name, tree)):
             done.damaged.append(fault)
             continue
         with done.drawing(name or PAPER):
@@ -155,16 +155,6 @@ def require_no_link(*folders: Path) -> None:
             refuse_links(folder)
         except OSError as error:
             raise cannot_write(folder, error) from None
-
-
-def _not_listed(tree: Tree, study: str) -> str:
-    """Return why the runs of a study, or of its second measurement, cannot be listed."""
-    try:
-        for one in (tree, tree.second()):
-            study_folders(study, one)
-    except RecordError as error:
-        return str(error)
-    return ""
 
 
 def folder_of(study: str) -> str:

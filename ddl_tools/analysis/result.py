@@ -12,6 +12,7 @@ from ddl_tools.analysis.question import OF_NO_RUN
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import counts, runs_table, windows_table
 from ddl_tools.markdown import Markdown, code, escape
+from ddl_tools.records.ledger import listed
 from ddl_tools.records.paths import Tree, committed, existing
 from ddl_tools.visible import visible
 
@@ -68,7 +69,7 @@ def load(name: str, results: str = "", study: str = "") -> Result:
     """
     tree, question = tree_of(results), QUESTIONS[name]
     of_runs = question.needs != OF_NO_RUN
-    for one in sorted(tree.studies(), key=lambda other: other != study) if of_runs else []:
+    for one in sorted(listed(tree), key=lambda other: other != study) if of_runs else []:
         tables = tables_of(tree, one, runs_table(tree, studies=[one]), windows_table(tree, [one]))
         points = question.points(tables)
         if question.answered_by(points, of_runs=True):

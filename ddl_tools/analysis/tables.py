@@ -21,7 +21,7 @@ from ddl_tools.analysis import metrics
 from ddl_tools.analysis.csv_file import read_csv, to_csv
 from ddl_tools.records import identity
 from ddl_tools.records.damage import Examined, broken, examine
-from ddl_tools.records.ledger import study_folders
+from ddl_tools.records.ledger import listed, study_folders
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.profiling import read_profile
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
@@ -114,7 +114,7 @@ def runs_table(
     carbon_g_per_kwh: float = metrics.WORLD_G_PER_KWH,
     studies: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Read every record of a tree, or those of some studies, a row each: `COLUMNS`.
+    """Read every record of a tree (`listed`), or of some studies, a row each: `COLUMNS`.
 
     A missing value is empty, never 0. Throughputs and shares are of warm training epochs;
     ``runtime_s`` sums all training epochs of a completed run, cold ones too; ``diverged`` says that
@@ -202,7 +202,7 @@ def _read(tree: Tree, studies: Iterable[str] | None) -> list[Examined]:
 
 
 def _folders(tree: Tree, studies: Iterable[str] | None) -> list[Path]:
-    names = tree.studies() if studies is None else studies
+    names = listed(tree) if studies is None else studies
     return [folder for name in names for folder in study_folders(name, tree)]
 
 

@@ -6,6 +6,7 @@ be somebody else's: no page runs a script that a record or its notebook holds.
 
 import base64
 import html
+import logging
 import re
 import shutil
 from collections import Counter
@@ -21,10 +22,12 @@ from ddl_core.errors import RecordError
 from ddl_core.files import cannot_write, is_there, or_elsewhere, read_plain, refuse_links
 from ddl_tools import markdown
 from ddl_tools.launch.notebook import execute, without_iri_grammar
-from ddl_tools.records.ledger import find_study, study_folders
+from ddl_tools.records.ledger import find_study, listing_fault, study_folders
 from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree, committed, portable
 from ddl_tools.records.run import RunRecord, read_record
 from ddl_tools.records.storage import MOST_LINES, MOST_RECORD, unexpected
+
+log = logging.getLogger(__name__)
 
 SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 INDEX = "index.html"
@@ -129,7 +132,13 @@ def _write_pages(tree: Tree, folder: Path) -> None:
 
 
 def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
-    """Copy the table of a study and write its executed notebooks."""
+    """Copy the table of a study and write its executed notebooks.
+
+    Of a study whose runs cannot be listed, the index says why.
+    """
+    if fault := listing_fault(study, tree):
+        log.warning("left out: %s", fault)
+        return StudyPage(study, "", [fault], "")
     table = tree.tables / f"{study}.csv"
     if table.is_file():
         (folder / "tables").mkdir(exist_ok=True)

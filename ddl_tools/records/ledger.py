@@ -4,6 +4,7 @@
 """
 
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write
 from ddl_tools.records.storage import now, write_atomically
 from ddl_tools.records.stored import is_line, is_stored, run_dirs
 from ddl_tools.study import MOST_BYTES, Study
+
+log = logging.getLogger(__name__)
 
 State = Status | Literal["missing", "interrupted", "unknown", "damaged", "outdated"]
 
@@ -110,6 +113,24 @@ def study_folders(name: str, tree: Tree) -> list[Path]:
     except SpecError:  # it names what is not installed here
         return folders
     return [folder for folder in folders if folder.name in own or is_line(folder)]
+
+
+def listing_fault(name: str, tree: Tree) -> str:
+    """Return why the runs of a study, or of its second measurement, cannot be listed, or ""."""
+    try:
+        for one in (tree, tree.second()):
+            run_dirs(name, one)
+    except RecordError as error:
+        return str(error)
+    return ""
+
+
+def listed(tree: Tree) -> list[str]:
+    """Return the studies of a tree whose runs can be listed; the log names the others."""
+    faults = {name: listing_fault(name, tree) for name in tree.studies()}
+    for fault in filter(None, faults.values()):
+        log.warning("left out: %s", fault)
+    return [name for name, fault in faults.items() if not fault]
 
 
 def former_folders(name: str, tree: Tree) -> list[Path]:

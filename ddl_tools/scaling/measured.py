@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ddl_tools.names import ITEMS, describe, distinguish, hardware, label, plural
 from ddl_tools.records.damage import examine
 from ddl_tools.records.identity import FACTS, SOFTWARE, SPEED, complete, description, key
-from ddl_tools.records.ledger import study_folders
+from ddl_tools.records.ledger import listed, study_folders
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.rounds import Round, round_of, rounds_left_out
 from ddl_tools.records.run import EpochRecord, RunRecord, System
@@ -63,7 +63,7 @@ def trainings(tree: Tree) -> list[Measured]:
     """Return the completed PyTorch trainings of a tree, of each study as it was planned last."""
     wanted = "torch", "train", False
     fields = attrgetter("framework", "work", "simulated")
-    folders = (folder for study in tree.studies() for folder in study_folders(study, tree))
+    folders = (folder for study in listed(tree) for folder in study_folders(study, tree))
     return [
         one
         for one in throughputs(folders)

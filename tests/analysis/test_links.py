@@ -1,6 +1,8 @@
 """A folder of results with links in it, or that cannot be written: what is whole is shown."""
 
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from ddl_tools.records.paths import StudyFiles, Tree
+from ddl_tools.launch import report
+from ddl_tools.records.paths import NOTEBOOKS, StudyFiles, Tree
 from ddl_tools.records.stored import to_lines
 from tests.analysis.conftest import SPEC, MakeRun
 from tests.analysis.drawn import draw_only
@@ -130,6 +133,46 @@ def test_a_study_behind_a_link_is_named_and_the_others_are_drawn(
     assert "2 whole" in ddl("study", "verify", "laptop", "--results", tree.root, status=0).output
     text = ddl("study", "verify", "other", "--results", tree.root, status=1).output
     assert f"{path} is a symbolic link" in text
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_study_behind_a_link_is_named_and_the_others_are_used(
+    tree: Tree, study: Path, make_run: MakeRun, link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_run(study="other")
+    path = tree.study("other")
+    link(path, "elsewhere")
+    where = ("--results", tree.root)
+    for words in (
+        ("advise", "--gpus", 1),
+        ("study", "plan", study, "--dry-run"),
+        ("study", "submit", study, "--site", "localtest", "--dry-run"),
+    ):
+        caplog.clear()
+        done = ddl(*words, *where)
+        assert "symbolic link" not in done.output
+        assert [
+            one.message for one in caplog.records if f"{path} is a symbolic link" in one.message
+        ]
+
+
+@pytest.mark.notebook
+@pytest.mark.usefixtures("runs")
+def test_a_report_names_a_study_behind_a_link(
+    tree: Tree, make_run: MakeRun, link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(study="another")
+    link(tree.study("another"), "elsewhere")
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(NOTEBOOKS / "11_throughput.ipynb", tmp_path / "notebooks")
+    monkeypatch.setattr(report, "NOTEBOOKS", tmp_path / "notebooks")
+    ddl("report", "--results", tree.root, "--to", tmp_path / "sent", status=0)
+    index = (tmp_path / "sent" / "index.html").read_text()
+    assert f"{tree.study('another')} is a symbolic link" in index
+    assert "laptop" in index
+    assert "Study laptop" in re.sub(
+        "<[^>]*>", "", (tmp_path / "sent" / "11_throughput.html").read_text()
+    )
 
 
 def test_a_damaged_run_behind_a_link_is_not_set_aside_there(
