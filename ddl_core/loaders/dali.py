@@ -3,7 +3,8 @@
 Of folders DALI reads the files that the plan names: the images of a step are those of every other
 loader. Of TFRecord it reads shards in sequence and shuffles in a buffer, an order of its own.
 Crops and mirroring are DALI's, of torchvision's distribution; evaluation shows the pixels that
-other loaders show. The first image that DALI cannot read ends the run.
+other loaders show. The first image that DALI cannot read, or that other loaders refuse by its size,
+ends the run.
 """
 
 import os
@@ -29,6 +30,8 @@ from ddl_core.data.folder import ImageList
 from ddl_core.data.image import (
     CROP,
     FLIP_PROBABILITY,
+    MAX_PIXELS,
+    MAX_SIDES,
     MEAN,
     RATIO,
     RESIZE,
@@ -299,6 +302,7 @@ class Dali(Loader):
             encoded = fn.external_source(
                 source=lambda: [np.frombuffer(content, np.uint8)], dtype=types.UINT8, ndim=1
             )
+            encoded = _within_limits(encoded)
             pipeline.set_outputs(fn.decoders.image(encoded, device=self.decoder, **DECODED))
         try:
             pipeline.run()
@@ -341,6 +345,7 @@ class Dali(Loader):
         with TemporaryDirectory(prefix="ddl-index-") as folder:
             with pipeline:
                 encoded, *names = reader.read(Path(folder))
+                encoded = _within_limits(encoded)
                 images = self._training_view(encoded) if self._training else self._middle(encoded)
                 pipeline.set_outputs(images, *names)
             pipeline.build()
@@ -425,6 +430,15 @@ class Dali(Loader):
             std=[255 * value for value in STD],
             **mirror,
         )
+
+
+def _within_limits(encoded: Any) -> Any:
+    """Let an image that `check_pixels` refuses end the pipeline before it is decoded."""
+    size = fn.peek_image_shape(encoded)[:2]
+    shorter, longer = fn.reductions.min(size), fn.reductions.max(size)
+    allowed = (shorter * longer <= MAX_PIXELS) & (longer <= MAX_SIDES * shorter)
+    # DALI copies nothing, and refuses to make a file of length 0.
+    return fn.reshape(encoded, shape=encoded.shape(dtype=types.INT32) * allowed)
 
 
 def _short(error: RuntimeError) -> str:

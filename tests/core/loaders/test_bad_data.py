@@ -152,6 +152,9 @@ DAMAGED = {
     "zero bytes": r"not an image of a known format",
     "no image": r"not an image of a known format",
     "GIF": r"but Pillow can",
+    "too large": r"pixels",
+    "too thin": r"pixels: one side",
+    "too thin JPEG": r"pixels: one side",
 }
 
 
