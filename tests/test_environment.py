@@ -58,6 +58,11 @@ def test_hashes_are_those_of_the_same_versions() -> None:
         assert all(line.endswith(" \\") for line in entries), path  # each with a hash
 
 
+def test_packages_without_hashes_are_named_where_trust_is() -> None:
+    text = (PROJECT / "SECURITY.md").read_text()
+    assert [name for name in sorted(WITHOUT_HASH) if f"`{name}`" not in text] == []
+
+
 def test_sets_agree_with_constraints() -> None:
     for path in SETS:
         for name, pin in read_pins(path).items():
