@@ -304,7 +304,7 @@ def configuration_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None)
     """Return one row per setting, configuration and world size: `COLUMNS`.
 
     value, low and high are the geometric mean of its throughputs (images/s) and its 95 % interval:
-    over blocks of ``windows`` if its study was interleaved (their number), else over its n runs.
+    over n blocks of ``windows`` if its study was interleaved (their number), else over its n runs.
     efficiency is relative to the smallest measured world size of the same configuration,
     base_world_size, where it is 1 by definition and has no interval. against_single is the same
     relative to one rank of strategy ``single`` with the same loader, model and setting: it shows
@@ -363,12 +363,12 @@ def _pools(table: pd.DataFrame, interleaved: Interleaved) -> list[_Pool]:
     for members in _members(table):
         known = members[~np.isnan(values[members])]
         row = shared[members[0]] | {
-            "n": len(known),
             "failed": int(lost[members].sum()),
             "commit": ";".join(sorted(set(commits[members][~lost[members]]))),
         }
         windows = interleaved.of(row["study"], ids[known])
         sample = Sample(values[known], windows, list(commits[known]))
+        row["n"] = sample.mean.n
         if len(known):
             row |= sample.mean.columns() | {"windows": counted(sample.windows)}
         found.append(_Pool(single[members[0]], sample, row))

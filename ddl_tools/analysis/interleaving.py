@@ -14,6 +14,7 @@ import pandas as pd
 
 from ddl_tools.analysis import estimates
 from ddl_tools.estimate import Estimate
+from ddl_tools.records.rounds import DISTURBED
 
 WALL, CPU = "throughput_samples_per_s", "throughput_samples_per_cpu_s"
 
@@ -110,6 +111,27 @@ class Interleaved:
         paired = self.ratio(one.windows, other.windows)
         return paired or of_runs(one, other)
 
+    def starts(self, one: Sample, other: Sample) -> list[float]:
+        """Return the ratio of each start of `one` that contributes to `compare`.
+
+        Where starts are no pairs, it is to the mean of `other`: of all starts, or of a commit.
+        """
+        if pairs := paired(one.windows, other.windows):
+            return block_means(pairs)
+        sides = (one.windows, other.windows)
+        above, below = (relative(side, self.references(side)) for side in sides)
+        if above and below:
+            to = over_blocks(below).value
+            return [value / to for value in block_means(above)]
+        commits = common_commits(one, other)
+        parts = [(one.of(at), other.of(at)) for at in commits] or [(one.values, other.values)]
+        return [
+            value / estimates.middle(base).value
+            for values, base in parts
+            if len(base)
+            for value in values
+        ]
+
 
 def common_commits(one: Sample, other: Sample) -> list[str]:
     """Return the commits of which both have runs."""
@@ -128,6 +150,21 @@ def of_runs(one: Sample, other: Sample) -> Estimate:
         return estimates.paired_ratio(*means)
     sides = [side.of(commits[0]) if commits else side.values for side in (one, other)]
     return estimates.unpaired_ratio(*sides)
+
+
+def lost_starts(windows: pd.DataFrame) -> dict[str, list[str]]:
+    """Return by study the blocks of which no round counts, as some were disturbed.
+
+    None of a study without any round that counts: its whole runs are compared.
+    """
+    rounds = windows[windows["round"].notna()]
+    found: dict[str, list[str]] = {}
+    for study, own in rounds.groupby("study"):
+        blocks = own.groupby("block")["left_out"]
+        gone = blocks.agg(lambda why: why.notna().all() and why.eq(DISTURBED).any())
+        if gone.any() and own["left_out"].isna().any():
+            found[str(study)] = sorted(gone.index[gone])
+    return found
 
 
 def counted(windows: Iterable[tuple[Block, int]]) -> int:

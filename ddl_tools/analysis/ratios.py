@@ -14,6 +14,7 @@ NEAREST = "of the same network: the configuration that differs least from the re
 FEWEST = "no run of a named reference: the first configuration that changes the fewest settings"
 CONTROL = "control"  # no configuration that one can use, see `controls`
 SYNTHETIC = "synthetic"
+LOST_STARTS = "; starts lost: "  # in the text of rounds that are left out
 # Lines of a terminal: of each panel the baseline, and below it the ratios to it.
 _LINES = """
 {% macro ratio(row, stem="") %}
@@ -23,7 +24,8 @@ _LINES = """
 {% for panel in panels %}
 {{ panel.name }}: throughput / throughput of {{ panel.base }}
 {%- if not panel.named %} (the configuration that changes the fewest settings){% endif %}
-, starts: {{ panel.starts }},
+, starts: {{ panel.starts }}
+{%- if panel.lost %}, lost as no undisturbed round was left: {{ panel.lost }}{% endif %},
 {%- if panel.pairs %} pairs of windows: {{ panel.pairs }}{% else %} whole runs
 {%- if panel.within_commits %}, within each commit{% endif %}{% endif %}
 
@@ -94,6 +96,12 @@ def commits_of(panel: pd.DataFrame) -> tuple[set[str], list[set[str]]]:
     is_base = panel["label"] == panel["base"]
     others = panel["ratio"].notna() & (panel["pairs"] == 0) & ~is_base
     return set().union(*commits[is_base]), list(commits[others])
+
+
+def _lost_starts(panel: pd.DataFrame) -> list[str]:
+    """Return how many starts were lost because all their rounds are left out, and which."""
+    texts = panel["rounds_left_out"].dropna().unique()
+    return [found for text in texts if (found := text.partition(LOST_STARTS)[2])]
 
 
 def _differences(panel: pd.DataFrame) -> pd.DataFrame:
@@ -219,6 +227,7 @@ def sentences(points: pd.DataFrame) -> list[str]:
                 "base": first["label"],
                 "named": first["base_rule"] == REFERENCE,
                 "starts": captions.counted("n", known["n"]),
+                "lost": "; ".join(_lost_starts(panel)),
                 "pairs": captions.counted("", known["pairs"]) if panel["windows"].any() else "",
                 "within_commits": within_commits(panel),
                 "rows": others.to_dict("records"),

@@ -21,6 +21,7 @@ from ddl_tools import markdown
 from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.confirmation import confirmation
 from ddl_tools.analysis.figures import QUESTIONS
+from ddl_tools.analysis.interleaving import lost_starts
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.question import MOST_ROWS, Tables
@@ -153,6 +154,7 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, Mar
         *_own_order(runs),
         *_other_speeds(runs),
         *_withdrawn(runs),
+        *_lost_starts(tables),
         *_emulated(runs, folder),
     ]
     texts = [made, about, *facts, *remarks, ends]
@@ -217,6 +219,13 @@ def _withdrawn(runs: pd.DataFrame) -> list[str]:
     """Return a sentence on runs whose numbers no figure uses any more, and why."""
     reasons = runs.loc[runs["status"] == WITHDRAWN, "damage"].unique()
     return [f"Not drawn: {escape(reason)}." for reason in reasons]
+
+
+def _lost_starts(tables: Tables) -> list[str]:
+    """Return a sentence on the starts that no throughput contains, if there are any."""
+    blocks = [code(one) for own in lost_starts(tables.windows).values() for one in own]
+    found = f"{plural(len(blocks), 'start')} ({', '.join(blocks)})"
+    return [f"Lost, as no undisturbed round was left: {found}."] if blocks else []
 
 
 def _emulated(runs: pd.DataFrame, folder: Path) -> list[str]:

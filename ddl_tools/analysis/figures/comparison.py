@@ -1,5 +1,6 @@
 """Throughput of all configurations of a study, beside its ratio to the baseline; best first."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,11 +28,8 @@ from ddl_tools.analysis.figures.study_rows import (
 from ddl_tools.analysis.interleaving import (
     CPU,
     Interleaved,
-    Sample,
-    block_means,
-    common_commits,
     counted,
-    paired,
+    lost_starts,
 )
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
@@ -46,6 +44,7 @@ from ddl_tools.analysis.question import Question, Tables, question, records, sev
 from ddl_tools.analysis.ratios import (
     CONTROL,
     FEWEST,
+    LOST_STARTS,
     NEAREST,
     REFERENCE,
     commits_of,
@@ -90,15 +89,15 @@ def points(
     -------
     DataFrame
         label names the fields in which the configurations of a study differ. value (images/s) is
-        the geometric mean over the n runs, over blocks of its ``windows`` where interleaved, low
-        and high its 95 % interval. ratio is to the configuration called base, from ``pairs`` of
-        windows of one block and round where known; start_ratios are those of each start, cpu_ratio
-        is the same per CPU second. base is the reference that the windows name, or else the study;
-        for another network the configuration that differs least from it, and without one that
-        which changes fewest defaults. On more ranks than these have, base is the same configuration
-        on as many, where it was measured. decision is what the interval
-        of the ratio says, see `estimates.decision`. growth_ratio is to the same configuration
-        on its fewest ranks, growth_from; missing there.
+        the geometric mean over the runs, over blocks of its ``windows`` where interleaved, low and
+        high its 95 % interval. ratio is to the configuration called base, from ``pairs`` of windows
+        of one block and round where known; start_ratios are those of the n starts that contribute
+        to it (to value where there is no ratio), cpu_ratio is the same per CPU second. base is the
+        reference that the windows name, or else the study; for another network the configuration
+        that differs least from it, and without one that which changes fewest defaults. On more
+        ranks than these have, base is the same configuration on as many, where it was measured.
+        decision is what the interval of the ratio says, see `estimates.decision`. growth_ratio is
+        to the same configuration on its fewest ranks, growth_from; missing there.
     """
     made = ended_runs(runs, second_starts=True)
     kept = made.loc[~made["lost"], ["study", "run_id"]]
@@ -120,13 +119,15 @@ def points(
         for place, group in enumerate(groups):
             base = _same_on_fewer(place, first, firsts)
             own, base_wall = wall.sample(group), wall.sample(groups[base])
+            ratios = wall.starts(own, base_wall)
             row = {
+                "n": len(ratios) or own.mean.n,
                 **own.mean.columns(),
                 "windows": counted(own.windows),
                 "pairs": counted(own.windows.keys() & base_wall.windows.keys()),
                 "base": firsts["label"][base],
                 "base_rule": rule,
-                "start_ratios": listed(_start_ratios(own, base_wall)),
+                "start_ratios": listed(ratios),
             }
             if place == base:
                 row["ratio"] = 1.0 if len(own.values) else np.nan
@@ -145,17 +146,6 @@ def points(
     table = studies(made, runs, question, summary, COMPARISON)
     rounds = {} if windows is None else _rounds_left_out(windows)
     return table.assign(rounds_left_out=table["study"].map(rounds).astype("string"))
-
-
-def _start_ratios(own: Sample, base: Sample) -> list[float]:
-    """Return the ratio of each start to the baseline; without pairs, to its mean of a commit."""
-    if pairs := block_means(paired(own.windows, base.windows)):
-        return pairs
-    if commits := common_commits(own, base):
-        sides = [(own.of(one), base.of(one)) for one in commits]
-    else:
-        sides = [(own.values, base.values)] if len(base.values) else []
-    return [value / estimates.middle(to).value for values, to in sides for value in values]
 
 
 def _compared(ratio: Estimate, name: str, decision: str) -> dict[str, Any]:
@@ -204,8 +194,9 @@ def _on_fewest_ranks(firsts: pd.DataFrame) -> list[int]:
 
 
 def _rounds_left_out(windows: pd.DataFrame) -> dict[str, str]:
-    """Return of each study how many rounds do not count, and which of them were disturbed."""
+    """Return of each study how many rounds do not count, which were disturbed, and lost starts."""
     texts: dict[str, str] = {}
+    lost = lost_starts(windows)
     rounds = windows[windows["round"].notna()].drop_duplicates(["study", "block", "round"])
     for study, own in rounds.groupby("study"):
         gone = own[own["left_out"].eq(DISTURBED).fillna(False)].sort_values(["block", "round"])
@@ -217,6 +208,8 @@ def _rounds_left_out(windows: pd.DataFrame) -> dict[str, str]:
         texts[str(study)] = f"first of a start: {first}; disturbed: {len(named)}" + (
             f" (round {', '.join(named)})" if named else ""
         )
+        if blocks := lost.get(str(study)):
+            texts[str(study)] += f"{LOST_STARTS}{len(blocks)} ({', '.join(blocks)})"
     return texts
 
 
@@ -298,7 +291,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
     again = points["second_start"].any()
     free = controls(points) & ~points["second_start"]
     rounds = [
-        text.partition(" (")[0].replace(" of a start", "")
+        re.sub(r" \(.*?\)", "", text).replace(" of a start", "")
         for text in points["rounds_left_out"].dropna().unique()
     ]
     return [

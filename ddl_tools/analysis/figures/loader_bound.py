@@ -79,12 +79,12 @@ def _row(
         "panel": f"{first['setting']}, {style.model_name(first['model'])}",
         "failed": int(made["lost"].sum()),
         "commit": ";".join(sorted(set(every.loc[~every["lost"], "commit"]))),
-        "n": len(own.values),
+        "n": own.mean.n,
         "windows": counted(own.windows),
         **own.mean.columns(),
     }
     for half, sample in samples.items():
-        row |= {f"{half}_n": len(sample.values)} | sample.mean.columns(half)
+        row |= {f"{half}_n": sample.mean.n} | sample.mean.columns(half)
     missing = [half for half in _HALVES if not row[f"{half}_n"]]
     if missing:
         reasons = {

@@ -12,10 +12,11 @@ from scipy import stats
 
 from ddl_tools.analysis import ratios
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.figures import QUESTIONS, comparison
+from ddl_tools.analysis.figures import QUESTIONS, comparison, loader_bound
 from ddl_tools.analysis.figures.comparison import COMPARISON
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.plot.rows import MOST_ROWS
+from ddl_tools.analysis.redraw import redraw
 from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.paths import Tree
@@ -29,7 +30,7 @@ from tests.analysis.conftest import (
     in_blocks,
     turned,
 )
-from tests.analysis.drawn import beside, misplaced, rows
+from tests.analysis.drawn import beside, draw_only, misplaced, rows, words
 
 DDP: dict[str, Any] = {"strategy": "ddp", "gpus_per_node": 2}
 SPREAD = (1.0, 1.02, 0.97)
@@ -489,6 +490,70 @@ def test_a_second_start_of_the_reference_is_a_row(tree: Tree, interleaved: MakeR
     assert rest.to_dict() == pytest.approx(before.to_dict())
     runs, windows = runs_table(tree), windows_table(tree)
     assert configuration_table(runs, windows)["n"].tolist() == [6, 6, 6]
+
+
+def test_n_counts_the_starts_that_contribute_and_a_lost_one_is_named(
+    tree: Tree, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four starts the last one has no undisturbed round, and its times are three times as long.
+
+    Another configuration failed in one start more, so its ratio is of two.
+    """
+    for repeat, factor in enumerate((1.0, 1.01, 0.99, 3.0)):
+        again = REFERENCE | {"repeat": repeat}
+        about: dict[str, Any] = {"block": f"b{repeat}", "reference": again}
+        lost = repeat == 3
+        turned(make_run, again, [10.0] * 3, cpu_s=[20.0, *[10.0 if lost else 20.0] * 2], **about)
+        took, ours = [5.0 * factor] * 3, HOROVOD | {"repeat": repeat}
+        cpu_s = [part * factor for part in (5.0 if lost else 10.0, 10.0, 10.0)]
+        turned(make_run, ours, took, cpu_s=cpu_s, place=1, **about)
+        other = {"strategy": "deepspeed", "repeat": repeat}
+        status = "failed" if repeat == 0 else "completed"
+        turned(make_run, other, took, place=2, status=status, **about)
+    table = points(tree).set_index("strategy")
+    assert table["n"].to_dict() == {"ddp": 3, "horovod": 3, "deepspeed": 2}
+    for name, row in table.iterrows():
+        assert len(row["start_ratios"].split(";")) == row["n"], name
+    runs, windows = runs_table(tree), windows_table(tree)
+    assert sorted(configuration_table(runs, windows)["n"]) == [2, 3, 3]
+    assert sorted(loader_bound.points(runs, windows)["n"]) == [2, 3, 3]
+    figure = QUESTIONS["comparison"].draw(points(tree))
+    assert "n = 2 to 3 starts" in words(figure)
+    assert "starts lost: 1." in caption_of(figure)
+    said = ratios.sentences(points(tree))[0]
+    assert "starts: n = 2 to 3, lost" in said
+    assert "1 (b3)" in said
+    draw_only(monkeypatch, "throughput_vs_workers", "comparison")
+    redraw(tree, figures=tree.figures)
+    page = (tree.figures / "laptop" / "README.md").read_text()
+    assert "1 start (`b3`)" in page.split("\n## ")[0]
+
+
+def test_the_start_that_the_baseline_lacks_is_in_no_ratio(tree: Tree, make_run: MakeRun) -> None:
+    for repeat in range(4):
+        again = REFERENCE | {"repeat": repeat}
+        status = "failed" if repeat == 3 else "completed"
+        turned(make_run, again, [10.0], block=f"b{repeat}", reference=again, status=status)
+        ours = HOROVOD | {"repeat": repeat}
+        turned(make_run, ours, [5.0], block=f"b{repeat}", reference=again, place=1)
+    row = points(tree).set_index("strategy").loc["horovod"]
+    assert (row["n"], row["start_ratios"]) == (3, "2;2;2")
+
+
+def test_starts_that_meet_in_the_baseline_alone_are_counted(tree: Tree, make_run: MakeRun) -> None:
+    """Of a second network there is no run of the reference, and no two are in one block."""
+    for repeat in range(4):
+        again = REFERENCE | {"repeat": repeat}
+        for place, (fields, wall_s) in enumerate(((DDP, 20.0), (DDP | HOROVOD, 10.0))):
+            block, ours = f"b{repeat}{place}", fields | {"model": "alexnet", "repeat": repeat}
+            cpu_s = [20.0, *[10.0 if (repeat, place) == (3, 1) else 20.0] * 2]
+            about: dict[str, Any] = {"block": block, "reference": again | {"seed": place}}
+            turned(make_run, again | {"seed": place}, [10.0] * 3, cpu_s=cpu_s, **about)
+            cpu_s = [one * wall_s / 10 for one in (cpu_s[1], 20.0, 20.0)]
+            turned(make_run, ours, [wall_s] * 3, cpu_s=cpu_s, place=1, **about)
+    table = points(tree)
+    row = table[table["model"] == "alexnet"].set_index("strategy").loc["horovod"]
+    assert (row["n"], row["start_ratios"]) == (3, "2;2;2")
 
 
 def test_rounds_that_do_not_count_are_counted_and_named(tree: Tree, make_run: MakeRun) -> None:
