@@ -11,25 +11,25 @@ _CONFIGURATION = ["label", "world_size"]
 _RATIO = ["ratio", "ratio_low", "ratio_high"]
 
 
+CONFIRMED, SAME_DIRECTION = "confirmed", "same direction"
+UNDECIDED, OTHERWISE = "inconclusive again", "decided otherwise"
+
+
 @dataclass(frozen=True)
 class Confirmation:
-    """What a second measurement says of the ratios to the baseline.
+    """What a second measurement says of the ratios to the baseline: counts, see `outcomes`.
 
     Two ratios agree if they differ by no more than their 95 % intervals together: half the width of
-    each, added in squares, on the logarithmic scale. A ratio is decided if `estimates.decision`
-    says faster, slower or equivalent, and confirmed if the second measurement says the same.
+    each, added in squares, on the logarithmic scale.
     """
 
     compared: int
     agree: int
     decided: int
     confirmed: int
+    same_direction: int
+    undecided: int
     otherwise: int
-
-    @property
-    def undecided(self) -> int:
-        """Return how many decided ratios the second measurement leaves open."""
-        return self.decided - self.confirmed - self.otherwise
 
     @property
     def sentence(self) -> str:
@@ -37,6 +37,7 @@ class Confirmation:
         return (
             f"{self.agree} of {self.compared} ratios agree within their intervals; "
             f"{self.confirmed} of {self.decided} decided ratios are confirmed, "
+            f"{self.same_direction} in the same direction only, "
             f"{self.undecided} inconclusive in the second measurement, "
             f"{self.otherwise} decided otherwise"
         )
@@ -55,16 +56,48 @@ def beside(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     return both.assign(disjoint=below | (both["again_ratio_low"] > both["ratio_high"]))
 
 
+def outcomes(both: pd.DataFrame) -> "pd.Series[str]":
+    """Return what a second measurement says of each ratio of points from `beside`.
+
+    A ratio is decided if `estimates.decision` says faster, slower or equivalent. It is confirmed if
+    the second measurement decides the same and the two ratios agree, and has the same direction if
+    they do not. Nothing of a ratio that is not decided, or has no interval in one of the two.
+    """
+    known = _with_intervals(both)
+    if known.empty:
+        return pd.Series(None, both.index, dtype="string")
+    known = known[known["decision"] != estimates.INCONCLUSIVE]
+    again = known["again_decision"]
+    found = pd.Series(OTHERWISE, known.index, dtype="string")
+    found = found.mask(again == estimates.INCONCLUSIVE, UNDECIDED)
+    found = found.mask(again == known["decision"], SAME_DIRECTION)
+    found = found.mask((again == known["decision"]) & agree(known), CONFIRMED)
+    return found.reindex(both.index)
+
+
+def agree(both: pd.DataFrame) -> "pd.Series[bool]":
+    """Say which points from `beside` have two ratios that agree; without a second one, no."""
+    known = _with_intervals(both)
+    if known.empty:
+        return pd.Series(False, both.index)
+    gap = np.log(known["ratio"] / known["again_ratio"]).abs()
+    halves = (
+        np.log(known[f"{stem}ratio_high"] / known[f"{stem}ratio_low"]) / 2
+        for stem in ("", "again_")
+    )
+    return (gap <= np.hypot(*halves)).reindex(both.index, fill_value=False)
+
+
 def confirmation(both: pd.DataFrame) -> Confirmation | None:
-    """Compare the ratios of points from `beside`; None if one of the two has no intervals."""
+    """Count the `outcomes` of points; None if one of the two measurements has no intervals."""
     known = _with_intervals(both)
     if known.empty:
         return None
-    decided = known["decision"] != estimates.INCONCLUSIVE
-    same = known["decision"] == known["again_decision"]
-    otherwise = decided & ~same & (known["again_decision"] != estimates.INCONCLUSIVE)
-    counts = (int(found.sum()) for found in (_agree(known), decided, decided & same, otherwise))
-    return Confirmation(len(known), *counts)
+    found = outcomes(known).dropna()
+    counts = (
+        int((found == one).sum()) for one in (CONFIRMED, SAME_DIRECTION, UNDECIDED, OTHERWISE)
+    )
+    return Confirmation(len(known), int(agree(known).sum()), len(found), *counts)
 
 
 def doubtful(both: pd.DataFrame) -> pd.DataFrame:
@@ -72,9 +105,7 @@ def doubtful(both: pd.DataFrame) -> pd.DataFrame:
     known = _with_intervals(both)
     if known.empty:
         return known
-    decided = known["decision"] != estimates.INCONCLUSIVE
-    changed = decided & (known["decision"] != known["again_decision"])
-    return known[changed | ~_agree(known)]
+    return known[outcomes(known).ne(CONFIRMED).fillna(False) | ~agree(known)]
 
 
 def _with_intervals(both: pd.DataFrame) -> pd.DataFrame:
@@ -82,12 +113,3 @@ def _with_intervals(both: pd.DataFrame) -> pd.DataFrame:
     if "again_decision" not in both:
         return both.iloc[:0]
     return both.dropna(subset=["decision", "again_decision"])
-
-
-def _agree(known: pd.DataFrame) -> "pd.Series[bool]":
-    gap = np.log(known["ratio"] / known["again_ratio"]).abs()
-    halves = (
-        np.log(known[f"{stem}ratio_high"] / known[f"{stem}ratio_low"]) / 2
-        for stem in ("", "again_")
-    )
-    return gap <= np.hypot(*halves)

@@ -46,6 +46,13 @@ PAGES = (
     *(RESULT_PAGES / f"{one}.md" for one in ("reproducibility", "paper")),
     PROJECT / "docs" / "explanation" / "fairness.md",
 )
+_SECOND = {  # counts of a `Confirmation`
+    "agree": "Agree",
+    "confirmed": "Confirmed",
+    "same_direction": "Same direction",
+    "undecided": "Undecided",
+    "otherwise": "Otherwise",
+}
 Row = tuple[str, str, str, str]
 # Of the README's table: question, study, figure, and how the sentence of its answer begins.
 _ROWS = (
@@ -138,10 +145,10 @@ def confirmations(tree: Tree) -> str:
             continue
         row = (f"`{name}`", len(decisions), int((decisions != estimates.INCONCLUSIVE).sum()))
         found = confirmation(points)
-        second = (found.agree, found.confirmed, found.undecided, found.otherwise) if found else ()
-        rows.append((*row, *second, *[""] * (4 - len(second))))
+        second = [getattr(found, name, "") for name in _SECOND]
+        rows.append((*row, *second))
         items += [f"- `{name}`: {text}." for text in unconfirmed(points)]
-    columns = ["Study", "Ratios", "Decided", "Agree", "Confirmed", "Undecided", "Otherwise"]
+    columns = ["Study", "Ratios", "Decided", *_SECOND.values()]
     named = ["Ratios that do not agree, or are not confirmed:\n", *items] if items else []
     return "\n\n".join([markdown.table(columns, rows), *filter(None, ["\n".join(named)])])
 

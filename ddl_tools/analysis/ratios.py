@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddl_tools.analysis.confirmation import doubtful
+from ddl_tools.analysis.confirmation import agree, doubtful
 from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.plot.captions import word
 from ddl_tools.estimate import Estimate
@@ -144,12 +144,14 @@ def compared(points: pd.DataFrame) -> list[dict[str, Any]]:
 def _shortened(rows: pd.DataFrame, base: str) -> list[dict[str, Any]]:
     """Return rows with what their labels have and that of the baseline has not, as ``short``.
 
-    ``changed`` says that a second measurement decides differently.
+    ``changed`` says that a second measurement decides differently, ``apart`` that its ratio does
+    not agree.
     """
     again = rows["again_decision"]
     short = [without(label, base) for label in rows["label"]]
     changed = again.notna() & again.ne(rows["decision"]).fillna(False)
-    return rows.assign(short=short, changed=changed).to_dict("records")
+    apart = again.notna() & rows["decision"].notna() & ~agree(rows)
+    return rows.assign(short=short, changed=changed, apart=apart).to_dict("records")
 
 
 def growths(points: pd.DataFrame) -> list[dict[str, Any]]:

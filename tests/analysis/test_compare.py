@@ -124,15 +124,18 @@ def test_compare_names_what_differs(tree: Tree, make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("again", "counts"),
     [
-        ((20.0, 10.0), "2 of 2 ratios agree within their intervals; 2 of 2 decided"),
-        ((20.0, 20.0), "1 of 2 ratios agree within their intervals; 1 of 2 decided"),
-        ((5.0, 20.0), "0 of 2 ratios agree within their intervals; 0 of 2 decided"),
-        ((21.0, 10.0), "1 of 2 ratios agree within their intervals; 2 of 2 decided"),
-        ((20.0, None), "1 of 1 ratios agree within their intervals; 1 of 1 decided"),
+        ((20.0, 10.0), (2, 2, 0, 0)),
+        ((20.0, 20.0), (1, 1, 0, 1)),
+        ((5.0, 20.0), (0, 0, 0, 2)),
+        ((25.0, 10.0), (1, 1, 1, 0)),  # slower again, by another ratio: not confirmed
+        ((20.0, None), (1, 1, 0, 0)),
     ],
 )
 def test_a_second_measurement_confirms_the_published_one_or_not(
-    tree: Tree, make_run: MakeRun, again: tuple[float, float | None], counts: str
+    tree: Tree,
+    make_run: MakeRun,
+    again: tuple[float, float | None],
+    counts: tuple[int, int, int, int],
 ) -> None:
     noise = np.array([1.0, 1.01, 0.99])
 
@@ -153,11 +156,16 @@ def test_a_second_measurement_confirms_the_published_one_or_not(
         *_, last = compare(study(), one).splitlines()
         about, _, found = last.partition(": ")
         assert str(other.root) in about  # what the ratios above are compared with
-        assert found.startswith(counts)
+        agree, confirmed, same, otherwise = counts
+        compared = 2 if again[1] else 1
+        assert found.startswith(f"{agree} of {compared} ratios agree within their intervals")
+        assert (
+            f"{confirmed} of {compared} decided ratios are confirmed, {same} in the same direction"
+            in found
+        )
+        assert f" {otherwise} decided otherwise" in found
         assert ("second measurement" in about) == (one is published)
     if again[1]:
-        first, second = (np.sign(np.array(rates) - 10) for rates in ((20.0, 10.0), again))
-        otherwise = (first != second).sum()
         drawn = published.figures / "laptop"
         drawn.mkdir(parents=True)
         points, others = (
@@ -165,9 +173,9 @@ def test_a_second_measurement_confirms_the_published_one_or_not(
         )
         beside(points, others).to_csv(drawn / "comparison.csv")
         counted, *named = pages.confirmations(published).split("\n\n")
-        assert counted.endswith(f"| {otherwise} |")
+        assert counted.endswith(f"| {agree} | {confirmed} | {same} | 0 | {otherwise} |")
         names = {"Horovod", "DeepSpeed"}
-        agree = {"Horovod": again[0] == 20.0, "DeepSpeed": again[1] == 10.0}
+        alike = {"Horovod": again[0] == 20.0, "DeepSpeed": again[1] == 10.0}
         assert {name for name in names if name in "".join(named)} == {
-            name for name in names if not agree[name]
+            name for name in names if not alike[name]
         }

@@ -14,7 +14,14 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from ddl_core.config import run_fields
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs, specs
-from ddl_tools.analysis.confirmation import beside
+from ddl_tools.analysis.confirmation import (
+    CONFIRMED,
+    OTHERWISE,
+    SAME_DIRECTION,
+    UNDECIDED,
+    beside,
+    outcomes,
+)
 from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.study_rows import (
@@ -62,7 +69,12 @@ from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.rounds import DISTURBED, FIRST
 from ddl_tools.study import Study
 
-_NOT_AGAIN = {"again_decision": None, "disjoint": False}
+_OUTCOMES = {
+    CONFIRMED: "confirmed",
+    SAME_DIRECTION: "same direction when measured again",
+    UNDECIDED: "not confirmed",
+    OTHERWISE: "not confirmed",
+}
 COMPARISON = typed(
     WHO_ROWS, REACHED, "windows base base_rule ratio ratio_low ratio_high start_ratios decision",
     "pairs cpu_ratio cpu_ratio_low cpu_ratio_high cpu_decision",
@@ -319,9 +331,9 @@ class Comparison(Question):
 {{ row.short }} {{ row | estimate("ratio", ".2f") }}
 {% if row | word %}
 ({{ row | word }}
-{% if row.changed or row.disjoint %}
-, {% if row.disjoint %}{{ row | estimate("again_ratio", ".2f") }}{% endif %}
-{{ " and " if row.disjoint and row.changed else " " }}
+{% if row.changed or row.apart %}
+, {% if row.apart %}{{ row | estimate("again_ratio", ".2f") }}{% endif %}
+{{ " and " if row.apart and row.changed else " " }}
 {% if row.changed %}{{ row | word("again_") }}{% endif %}
  when measured again
 {% endif %}
@@ -340,9 +352,7 @@ class Comparison(Question):
 - {{ best.label }} trains {{ best | estimate("ratio", ".2f") }} times as fast as {{ best.base }}
 {% if best.decision != "greater" %}: {{ best | word }}{% endif %}
 {% endif %}
-{% if best.again_decision and best.decision != "inconclusive" %}
-, {{ "confirmed" if best.decision == best.again_decision else "not confirmed" }}
-{% endif %}
+{% if best.outcome %}, {{ best.outcome }}{% endif %}
 .
 {% endif %}
 {% for one in groups if one.rows or one.first.label != best.label %}
@@ -424,7 +434,8 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
         return nearest(points)
 
     def facts(self, points: pd.DataFrame) -> dict[str, Any]:
-        points = points if "again_decision" in points else points.assign(**_NOT_AGAIN)
+        points = points if "again_decision" in points else points.assign(again_decision=None)
+        points = points.assign(outcome=outcomes(points).map(_OUTCOMES))
         return {
             "best": next(iter(records(_best(points))), {}),
             "groups": compared(points),

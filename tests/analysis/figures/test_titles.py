@@ -185,7 +185,16 @@ def not_confirmed(make: MakeRun, again: MakeRun) -> None:
         in_blocks(write, free, [10.0 * factor * one for one in noise], place=2)
 
 
-CONFIRMED = (confirmed, not_confirmed)
+@case("comparison")
+def same_direction(make: MakeRun, again: MakeRun) -> None:
+    """Measured twice: faster both times, by ratios that do not agree"""
+    noise = (1.0, 1.01, 0.99)
+    for write, horovod in ((make, 5.0), (again, 8.0)):
+        in_blocks(write, DDP, [10.0 * one for one in noise])
+        in_blocks(write, HOROVOD, [horovod * one for one in noise], place=1)
+
+
+CONFIRMED = (confirmed, not_confirmed, same_direction)
 
 
 # --- sizes ---
