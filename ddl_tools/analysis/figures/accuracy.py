@@ -179,16 +179,15 @@ class AccuracyOfBatch(Question):
 {% endif %}
 .
 {% if first != batch %}
-- Points of accuracy lost from batch {{ first }} to {{ batch }} (by seed where possible
-{{ ", " ~ n if n else "" }}):
+- Points of accuracy lost from batch {{ first }} to {{ batch }}:
 {% for row in both %}
 {{ row.label }} {{ row | estimate("lost", ".1f") }}{{ "" if loop.last else "; " }}
 {% else %}
 none
 {% endfor %}
 .
-- Conclusively worse than batch {{ first }} from this batch on, with the points lost there (by seed
-where possible; 95 % intervals, not corrected for several batches):
+- Conclusively worse than batch {{ first }} from this batch on, with the points lost there (95 %
+intervals, not corrected for several batches):
 {% for evaluation, rows in costs | groupby("evaluation") %}
 with {{ evaluation }}
 {% for row in rows %}

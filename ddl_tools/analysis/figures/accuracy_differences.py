@@ -10,17 +10,16 @@ import pandas as pd
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.estimates import POINT
 from ddl_tools.analysis.figures.accuracy_runs import EVALUATIONS, RUNNING, numbers
-from ddl_tools.analysis.plot import captions, style
+from ddl_tools.analysis.plot import style
 from ddl_tools.estimate import Estimate
 
 
 def lost(points: pd.DataFrame) -> pd.DataFrame:
     """Return how much V each way to learn loses from its smallest to its largest batch.
 
-    One row per panel and way to learn, the smallest loss first in each study: the mean difference,
-    by seed where possible, with its 95 % interval (n of `LEAST` or more). Batches of which
-    all runs were lost do not count: ``to_batch`` is the last one that counts. decision is that of
-    `differences`.
+    One row per panel and way to learn, the smallest loss first in each study: the difference of
+    the means with its 95 % interval. Batches of which all runs were lost do not count: ``to_batch``
+    is the last one that counts. decision is that of `differences`.
     """
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
     names = ["study", "panel", "label"]
@@ -42,10 +41,11 @@ FIRST, LAST = "exponential", "cosine"
 def differences(points: pd.DataFrame) -> pd.DataFrame:
     """Return by how much V of SGD differs from its cosine schedule, at each batch of a study.
 
-    By seed where possible, with the 95 % interval of the mean difference; p is two-sided. decision
-    is what the interval says (`estimates.decision`): accuracies are equivalent within one
-    percentage point, and inconclusive with less than `LEAST` values. A row is a study, an
-    evaluation, a batch and a label of SGD or of another optimiser.
+    The difference of the means with Welch's 95 % interval: runs of one seed share too little to be
+    pairs, and a lost run would take another one with it. p is two-sided. decision is what the
+    interval says (`estimates.decision`): accuracies are equivalent within one percentage point, and
+    inconclusive with less than `LEAST` values of one of the two, the smaller number being n. A row
+    is a study, an evaluation, a batch and a label of SGD or of another optimiser.
     """
     rows = []
     ours = points[(points["source"] == "measured") & (points["n"] > 0)]
@@ -73,18 +73,10 @@ def _decision(gap: Estimate) -> str:
     return estimates.decision(gap, math.expm1(POINT))
 
 
-def _by_seed(row: dict[str, Any]) -> pd.Series:
-    seeds, values = (numbers(row[name]) for name in ("repeats", "values"))
-    return pd.Series(values, seeds.astype(int))
-
-
 def _gap(one: dict[str, Any], other: dict[str, Any]) -> Estimate:
-    """Return e to the mean difference of V of two rows: in pairs of one seed, else of all runs."""
-    above, below = (np.exp(_by_seed(row)) for row in (one, other))
-    seeds = above.index.intersection(below.index)
-    if seeds.empty:
-        return estimates.unpaired_ratio(above, below)
-    return estimates.paired_ratio(above[seeds], below[seeds])
+    """Return e to the difference of the means of V of two rows."""
+    above, below = (np.exp(numbers(row["values"])) for row in (one, other))
+    return estimates.unpaired_ratio(above, below)
 
 
 def answers(points: pd.DataFrame) -> dict[str, Any]:
@@ -118,7 +110,6 @@ def answers(points: pd.DataFrame) -> dict[str, Any]:
         "batch": batch,
         "base": style.way_name("sgd", LAST),
         "costs": costs.to_dict("records"),
-        "n": captions.counted("n", both["n"]),
         "both": both.to_dict("records"),
         "ends": both.iloc[[0, -1]].drop_duplicates("label").to_dict("records") if len(both) else [],
         "ahead": ahead.loc[order.sort_values().index].to_dict("records")

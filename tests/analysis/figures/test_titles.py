@@ -351,7 +351,7 @@ def _evaluated_twice(make: MakeRun, wobble: Sequence[float]) -> None:
         enumerate(wobble), ("cosine", "exponential"), (1, 20)
     ):
         ahead = schedule == "exponential"
-        running = 0.5 + 0.1 * ahead - (0.2 - more) * (accumulation == 20)
+        running = 0.5 + 0.1 * ahead - (0.2 - more / 20) * (accumulation == 20)
         _learn(make, schedule, accumulation, repeat, running, 0.5 + (0.1 + more) * ahead)
 
 
