@@ -99,8 +99,8 @@ def plan_command(
 ) -> None:
     """List all runs of a study and write their records, without starting any.
 
-    The last line says the smallest difference between two configurations that the study can
-    resolve, from the variation in earlier records of this machine. With --site, you also see the
+    The last line forecasts the difference between two configurations that the study resolves, and
+    names the earlier studies whose variation it is from. With --site, you also see the
     maximum node-hours, what runs are expected to take, and open ports, as `ddl study submit` shows
     them.
     """
