@@ -328,8 +328,11 @@ def configuration_table(runs: pd.DataFrame, windows: pd.DataFrame | None = None)
         return estimates.scaled(ratio, fewer).columns(name)
 
     known = [one for one in pools if len(one.sample.values)]
-    singles = {one.single: one for one in known
-               if (one.row["strategy"], one.row["world_size"]) == ("single", 1)}  # fmt: skip
+    singles = {
+        one.single: one
+        for one in known
+        if (one.row["strategy"], one.row["world_size"]) == ("single", 1)
+    }
     bases: dict[int, _Pool] = {}
     for one in known:  # by world size last: the first of a curve is its base
         base = bases.setdefault(one.row["curve"], one)

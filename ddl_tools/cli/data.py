@@ -94,10 +94,16 @@ def write_command(source: str, folder: Path) -> None:
 
 @data.command("convert")
 @click.argument("folder", metavar="[DIR]", type=FOLDER, required=False)
-@click.option("--out", type=FOLDER, metavar="DIR", callback=common.output,
-              help="Folder to write. [default: DIR/tfrecord]")  # fmt: skip
-@click.option("--to", type=click.Choice(sorted(FORMATS)), default="tfrecord",
-              help="Format to write.")  # fmt: skip
+@click.option(
+    "--out",
+    type=FOLDER,
+    metavar="DIR",
+    callback=common.output,
+    help="Folder to write. [default: DIR/tfrecord]",
+)
+@click.option(
+    "--to", type=click.Choice(sorted(FORMATS)), default="tfrecord", help="Format to write."
+)
 @click.option("--train-shards", type=click.IntRange(1, 10**6), help="Files of the training images.")
 @click.option("--val-shards", type=click.IntRange(1, 10**6), help="Files of the validation images.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the order of the images.")
@@ -142,8 +148,11 @@ def index_command(folder: Path, processes: int | None) -> None:
 
 @data.command("verify")
 @click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option("--data-format", type=click.Choice(sorted(FORMATS)),
-              help="Format of the data. [default: the one that is found]")  # fmt: skip
+@click.option(
+    "--data-format",
+    type=click.Choice(sorted(FORMATS)),
+    help="Format of the data. [default: the one that is found]",
+)
 @PROCESSES
 def verify_command(folder: Path, data_format: str | None, processes: int | None) -> None:
     """Read every image of a set and name each that is damaged.

@@ -32,32 +32,69 @@ OF_JOB = ("data_dir", "tree", "name")
 @click.command(cls=common.Repeatable)
 @click.option("--model", default="resnet50", help="Network, as of `ddl run`.")
 @common.data_option
-@click.option("--minutes", type=common.Number(1, 10**6), metavar="N", default=10,
-              help="Time limit.", show_default=True)  # fmt: skip
-@click.option("--workers", metavar="N,N,...", callback=_numbers,
-              help="Numbers of ranks to try. [default: all GPUs; without a GPU 1, 2, 4, ... up to "
-              "the cores]")  # fmt: skip
-@click.option("--epochs", type=click.IntRange(1, 10**6), default=90, metavar="N",
-              help="Epochs of the whole training, for its time.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(1, 10**6), metavar="N",
-              help="Images per rank and step. [default: 64 on a GPU, 8 on a CPU]")  # fmt: skip
-@click.option("--max-batch", type=click.IntRange(1, 10**6), metavar="N",
-              help="Largest batch to try, images per rank and step. [default: on a GPU, 32 times "
-              "--batch; without a GPU, --batch]")  # fmt: skip
-@click.option("--precision", type=click.Choice(["torch", "fp32", "tf32", "bf16", "fp16"]),
-              help="The only arithmetic to try. [default: what PyTorch does by itself, and on a "
-              "GPU bf16]")  # fmt: skip
-@click.option("--image-size", type=click.IntRange(8, 4096), default=224, metavar="N",
-              help="Side of the training crop (pixels).")  # fmt: skip
+@click.option(
+    "--minutes",
+    type=common.Number(1, 10**6),
+    metavar="N",
+    default=10,
+    help="Time limit.",
+    show_default=True,
+)
+@click.option(
+    "--workers",
+    metavar="N,N,...",
+    callback=_numbers,
+    help="Numbers of ranks to try. [default: all GPUs; without a GPU 1, 2, 4, ... up to the cores]",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(1, 10**6),
+    default=90,
+    metavar="N",
+    help="Epochs of the whole training, for its time.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 10**6),
+    metavar="N",
+    help="Images per rank and step. [default: 64 on a GPU, 8 on a CPU]",
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1, 10**6),
+    metavar="N",
+    help="Largest batch to try, images per rank and step. [default: on a GPU, 32 times "
+    "--batch; without a GPU, --batch]",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["torch", "fp32", "tf32", "bf16", "fp16"]),
+    help="The only arithmetic to try. [default: what PyTorch does by itself, and on a GPU bf16]",
+)
+@click.option(
+    "--image-size",
+    type=click.IntRange(8, 4096),
+    default=224,
+    metavar="N",
+    help="Side of the training crop (pixels).",
+)
 @click.option("--uncached", is_flag=True, help="Read the images of each epoch from the disk.")
 @common.site_option("Measure in a SLURM job on one node: a name from slurm/, or a path.")
 @common.account_option
 @common.partition_option
-@click.option("--max-node-hours", type=common.Number(), metavar="N",
-              help="With --site: limit of the job, by its time limit. [default: 10]"
-              )  # fmt: skip
-@click.option("--as", "name", hidden=True, help="Name of the search.",
-              callback=lambda *given: given[2] and common.checked_name(*given))  # fmt: skip
+@click.option(
+    "--max-node-hours",
+    type=common.Number(),
+    metavar="N",
+    help="With --site: limit of the job, by its time limit. [default: 10]",
+)
+@click.option(
+    "--as",
+    "name",
+    hidden=True,
+    help="Name of the search.",
+    callback=lambda *given: given[2] and common.checked_name(*given),
+)
 @common.results_option
 @common.dry_run_option
 @click.pass_context

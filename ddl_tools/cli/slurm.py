@@ -27,18 +27,31 @@ if TYPE_CHECKING:
 )
 @common.account_option
 @common.partition_option
-@click.option("--time", metavar="HH:MM:SS",
-              help="Time limit of each job. [default: the site's; of a block the sum of its runs']"
-              )  # fmt: skip
-@click.option("--by", type=click.Choice(["run", "block"]), default="run",
-              help="One job per run; or one per block: all runs of a repeat that need the same "
-              "nodes, in random order, so that they share slow nodes.")  # fmt: skip
+@click.option(
+    "--time",
+    metavar="HH:MM:SS",
+    help="Time limit of each job. [default: the site's; of a block the sum of its runs']",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["run", "block"]),
+    default="run",
+    help="One job per run; or one per block: all runs of a repeat that need the same "
+    "nodes, in random order, so that they share slow nodes.",
+)
 @click.option("--retry-failed", is_flag=True, help="Also run again what failed.")
-@click.option("--max-node-hours", type=common.Number(), default=10_000.0, metavar="N",
-              help="Refuse to submit if the jobs may cost more.")  # fmt: skip
-@click.option("--all-scripts", is_flag=True,
-              help="With --dry-run, print the script of each job. [default: of the first]"
-              )  # fmt: skip
+@click.option(
+    "--max-node-hours",
+    type=common.Number(),
+    default=10_000.0,
+    metavar="N",
+    help="Refuse to submit if the jobs may cost more.",
+)
+@click.option(
+    "--all-scripts",
+    is_flag=True,
+    help="With --dry-run, print the script of each job. [default: of the first]",
+)
 @common.data_option
 @common.results_option
 @common.dry_run_option
@@ -73,8 +86,7 @@ def submit_command(
     by_block = by == "block"
     names = named(definition.expand())
     if definition.interleave and not by_block:
-        say("jobs do not interleave: with --by block, the runs of a repeat share a job",
-                   err=True)  # fmt: skip
+        say("jobs do not interleave: with --by block, the runs of a repeat share a job", err=True)
 
     def show(entries: list[Entry], plans: list[JobPlan]) -> None:
         if note := prefixes([item.spec for item in entries]):
@@ -110,8 +122,11 @@ def submit_command(
     entries = ledger(definition, tree)
     jobs = reconcile.numbers(one for one in reconcile.presumed(entries) if one.queued)
     if jobs:
-        say(f"dry run: SLURM's queue was not read; runs of {plural(len(jobs), 'job')} "
-            f"({some(jobs)}) may still wait or train there", err=True)  # fmt: skip
+        say(
+            f"dry run: SLURM's queue was not read; runs of {plural(len(jobs), 'job')} "
+            f"({some(jobs)}) may still wait or train there",
+            err=True,
+        )
     plans = core.prepare(entries, site, asked, retry_failed=retry_failed, by_block=by_block)
     shown = plans if all_scripts else plans[:1]
     for plan in shown:
@@ -139,8 +154,10 @@ def _show_plans(entries: list[Entry], plans: "list[JobPlan]", site: "Site", name
     if bad:
         say("\n".join([common.show_entries(bad), *common.log_of_unstarted(bad)]))
     if failed := left_alone(entries, plans):
-        say(f"not submitted: {len(failed)} failed or damaged, see above; "
-                   "--retry-failed submits them again")  # fmt: skip
+        say(
+            f"not submitted: {len(failed)} failed or damaged, see above; "
+            "--retry-failed submits them again"
+        )
     for plan in plans:
         name, runs = plan.name.removeprefix("ddl-"), [names[one.spec.run_id] for one in plan.runs]
         if len(runs) > 1:
@@ -150,8 +167,9 @@ def _show_plans(entries: list[Entry], plans: "list[JobPlan]", site: "Site", name
 
 @click.command("cancel")
 @common.study_argument
-@click.option("--run", "run_ids", multiple=True, metavar="ID",
-              help="Cancel only this run; repeatable.")  # fmt: skip
+@click.option(
+    "--run", "run_ids", multiple=True, metavar="ID", help="Cancel only this run; repeatable."
+)
 @common.results_option
 @common.dry_run_option
 def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_run: bool) -> None:
@@ -174,5 +192,8 @@ def cancel_command(definition: Study, run_ids: tuple[str, ...], tree: Tree, dry_
         done = "would cancel, if in the queue:" if dry_run else "cancelled"
         say(f"{done}  {names[item.spec.run_id]}  {item.reason}")
     if not found:
-        say("none of these runs has an open job in its record" if dry_run
-            else "none of these runs has a job in SLURM's queue")  # fmt: skip
+        say(
+            "none of these runs has an open job in its record"
+            if dry_run
+            else "none of these runs has a job in SLURM's queue"
+        )

@@ -32,8 +32,14 @@ ENDED = (*state.SETTLED, "failed", "interrupted")
 
 @click.command()
 @common.spec_options
-@click.option("--study", "study_name", default=ADHOC, metavar="NAME",
-              callback=common.checked_name, help="Folder the run is kept under.")  # fmt: skip
+@click.option(
+    "--study",
+    "study_name",
+    default=ADHOC,
+    metavar="NAME",
+    callback=common.checked_name,
+    help="Folder the run is kept under.",
+)
 @common.data_option
 @common.results_option
 @common.dry_run_option
@@ -147,8 +153,12 @@ def plan_command(
 def _start_options(command: common.Command) -> common.Command:
     command = common.data_option(common.results_option(common.dry_run_option(command)))
     parallel = click.option(
-        "--parallel", type=click.IntRange(1, 1000), default=1, metavar="N",
-        help="Runs at the same time, more than 1 for a study of accuracy alone.")  # fmt: skip
+        "--parallel",
+        type=click.IntRange(1, 1000),
+        default=1,
+        metavar="N",
+        help="Runs at the same time, more than 1 for a study of accuracy alone.",
+    )
     return click.argument("name", metavar="STUDY")(parallel(command))
 
 
@@ -168,9 +178,11 @@ def resume_command(**options: Any) -> None:
 
 @study.command("status")
 @common.study_argument
-@click.option("--watch", is_flag=True,
-              help="Show each change until all runs have ended; status 1 if one is incomplete."
-              )  # fmt: skip
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show each change until all runs have ended; status 1 if one is incomplete.",
+)
 @common.results_option
 def status_command(definition: Study, watch: bool, tree: Tree) -> None:
     """Show which runs are complete, failed, running, in SLURM's queue or missing.
@@ -290,8 +302,9 @@ def _study_or_file(context: click.Context, parameter: click.Parameter, value: st
 
 @study.command("publish")
 @click.argument("source", metavar="NAME|FILE", callback=_study_or_file)
-@click.option("--second", is_flag=True,
-              help="As a second measurement of a published study, to data/second/.")  # fmt: skip
+@click.option(
+    "--second", is_flag=True, help="As a second measurement of a published study, to data/second/."
+)
 @common.results_option
 def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
     """Append the records of completed runs to the files of data/runs/, to be committed.

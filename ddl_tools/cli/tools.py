@@ -30,20 +30,42 @@ _ABOVE_0 = common.Number(min_open=True)
 
 @click.command()
 @common.site_option("Machine to submit to: a name from slurm/, or a path.")
-@click.option("--ranks", type=click.IntRange(1, 10**6), metavar="N",
-              help="Start N ranks on each node and test them together. [default: the GPUs of a "
-              "node with --site, else none]")  # fmt: skip
-@click.option("--nodes", type=click.IntRange(1, 10**6), metavar="N",
-              help="Nodes to probe. [default: 2 of a site]")  # fmt: skip
-@click.option("--loader-workers", type=click.IntRange(0, 10**6), default=8,
-              help="Loader processes of each rank, as in the study.")  # fmt: skip
-@click.option("--data-format", type=click.Choice(sorted(FORMATS)), default="folder",
-              help="What the data folder holds.")  # fmt: skip
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, 10**6),
+    metavar="N",
+    help="Start N ranks on each node and test them together. [default: the GPUs of a "
+    "node with --site, else none]",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 10**6),
+    metavar="N",
+    help="Nodes to probe. [default: 2 of a site]",
+)
+@click.option(
+    "--loader-workers",
+    type=click.IntRange(0, 10**6),
+    default=8,
+    help="Loader processes of each rank, as in the study.",
+)
+@click.option(
+    "--data-format",
+    type=click.Choice(sorted(FORMATS)),
+    default="folder",
+    help="What the data folder holds.",
+)
 @common.account_option
 @common.partition_option
 @click.option("--time", metavar="HH:MM:SS", help="Time limit of the job. [default: 00:10:00]")
-@click.option("--wait", "wait_min", type=common.Number(), default=15.0,
-              metavar="MINUTES", help="Longest wait for the job.")  # fmt: skip
+@click.option(
+    "--wait",
+    "wait_min",
+    type=common.Number(),
+    default=15.0,
+    metavar="MINUTES",
+    help="Longest wait for the job.",
+)
 @click.option("--show", type=FOLDER, metavar="DIR", help="Folder of an earlier probe to report on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @common.data_option
@@ -115,16 +137,30 @@ def _as_text(report: "Report", ready: str) -> str:
 
 
 @click.command()
-@click.option("--results", "root", type=FOLDER, metavar="DIR",
-              help="Draw the records below DIR into DIR/figures. "
-              "[default: committed data/ into figures/]")  # fmt: skip
-@click.option("--to", type=FOLDER, metavar="DIR", callback=common.output,
-              help="Write into DIR/figures and DIR/tables instead.")  # fmt: skip
-@click.option("--study", "studies", multiple=True, metavar="STUDY",
-              help="Draw only this study; repeatable.")  # fmt: skip
-@click.option("--carbon-intensity", "carbon_g_per_kwh", type=common.Number(), metavar="G",
-              help="g CO2e per kWh of electricity here, for the tables. "
-              "[default: 458.29, the world in 2025]")  # fmt: skip
+@click.option(
+    "--results",
+    "root",
+    type=FOLDER,
+    metavar="DIR",
+    help="Draw the records below DIR into DIR/figures. [default: committed data/ into figures/]",
+)
+@click.option(
+    "--to",
+    type=FOLDER,
+    metavar="DIR",
+    callback=common.output,
+    help="Write into DIR/figures and DIR/tables instead.",
+)
+@click.option(
+    "--study", "studies", multiple=True, metavar="STUDY", help="Draw only this study; repeatable."
+)
+@click.option(
+    "--carbon-intensity",
+    "carbon_g_per_kwh",
+    type=common.Number(),
+    metavar="G",
+    help="g CO2e per kWh of electricity here, for the tables. [default: 458.29, the world in 2025]",
+)
 def figures(
     root: Path | None,
     to: Path | None,
@@ -161,11 +197,21 @@ def figures(
 
 
 @click.command()
-@click.option("--results", "root", type=FOLDER, metavar="DIR",
-              help="Report the records below DIR in DIR/report. "
-              "[default: committed data/ in build/report/]")  # fmt: skip
-@click.option("--to", "folder", type=FOLDER, metavar="DIR", callback=common.output,
-              help="Write the pages there instead.")  # fmt: skip
+@click.option(
+    "--results",
+    "root",
+    type=FOLDER,
+    metavar="DIR",
+    help="Report the records below DIR in DIR/report. [default: committed data/ in build/report/]",
+)
+@click.option(
+    "--to",
+    "folder",
+    type=FOLDER,
+    metavar="DIR",
+    callback=common.output,
+    help="Write the pages there instead.",
+)
 def report(root: Path | None, folder: Path | None) -> None:
     """Execute the notebooks that show results, and write one folder of HTML that you can send.
 
@@ -197,31 +243,63 @@ def _accuracy(
 
 
 @click.command()
-@click.option("--site", "site_name", metavar="SITE",
-              help="Machine: a name from slurm/, or a path. [default: this one]")  # fmt: skip
-@click.option("--model", type=click.Choice(sorted(MODELS)), default="resnet50",
-              help="Network.")  # fmt: skip
-@click.option("--dataset", metavar="NAME", default="imagenet",
-              help="Data set, as records name it.")  # fmt: skip
-@click.option("--images", type=click.IntRange(1, 10**10), metavar="N",
-              help="Training images of an epoch. [default: ImageNet's]")  # fmt: skip
-@click.option("--epochs", type=click.IntRange(1, 10**6), default=90, metavar="N",
-              help="Epochs of the whole training.")  # fmt: skip
+@click.option(
+    "--site",
+    "site_name",
+    metavar="SITE",
+    help="Machine: a name from slurm/, or a path. [default: this one]",
+)
+@click.option("--model", type=click.Choice(sorted(MODELS)), default="resnet50", help="Network.")
+@click.option("--dataset", metavar="NAME", default="imagenet", help="Data set, as records name it.")
+@click.option(
+    "--images",
+    type=click.IntRange(1, 10**10),
+    metavar="N",
+    help="Training images of an epoch. [default: ImageNet's]",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(1, 10**6),
+    default=90,
+    metavar="N",
+    help="Epochs of the whole training.",
+)
 @click.option("--deadline", type=_ABOVE_0, metavar="HOURS", help="Longest training time.")
 @click.option("--node-hours", type=_ABOVE_0, metavar="N", help="Most node-hours of training.")
-@click.option("--accuracy", type=common.Number(0, 100, min_open=True), metavar="PERCENT",
-              callback=_accuracy, help="Lowest top-1 accuracy in percent, e.g. 75 and not 0.75."
-              )  # fmt: skip
-@click.option("--max-gpus", type=click.IntRange(1, 2**20), metavar="N",
-              help="Largest number of GPUs (ranks). [default: a site 1024, this machine all]"
-              )  # fmt: skip
-@click.option("--gpus", type=click.IntRange(1, 2**20), metavar="N",
-              help="Advise on exactly this number of GPUs (ranks); needs no limit.")  # fmt: skip
-@click.option("--results", "root", type=FOLDER, metavar="DIR",
-              help="Folder of your records. [default: committed data/]")  # fmt: skip
-@click.option("--figure", "stem", type=FILE, metavar="FILE", callback=common.output,
-              help="Write the options as FILE.csv; draw their known accuracies as FILE.svg, .pdf "
-              "and .png.")  # fmt: skip
+@click.option(
+    "--accuracy",
+    type=common.Number(0, 100, min_open=True),
+    metavar="PERCENT",
+    callback=_accuracy,
+    help="Lowest top-1 accuracy in percent, e.g. 75 and not 0.75.",
+)
+@click.option(
+    "--max-gpus",
+    type=click.IntRange(1, 2**20),
+    metavar="N",
+    help="Largest number of GPUs (ranks). [default: a site 1024, this machine all]",
+)
+@click.option(
+    "--gpus",
+    type=click.IntRange(1, 2**20),
+    metavar="N",
+    help="Advise on exactly this number of GPUs (ranks); needs no limit.",
+)
+@click.option(
+    "--results",
+    "root",
+    type=FOLDER,
+    metavar="DIR",
+    help="Folder of your records. [default: committed data/]",
+)
+@click.option(
+    "--figure",
+    "stem",
+    type=FILE,
+    metavar="FILE",
+    callback=common.output,
+    help="Write the options as FILE.csv; draw their known accuracies as FILE.svg, .pdf and .png.",
+)
 @common.overwrite_option
 def advise(
     site_name: str | None,
@@ -282,13 +360,18 @@ def kernel() -> None:
 
 
 @kernel.command()
-@click.option("--name", default="ddl",
-              help="Name of the kernel: small letters, digits and . _ - only.")  # fmt: skip
-@click.option("--user", is_flag=True,
-              help="Install in this user's Jupyter folder. [default without --prefix]"
-              )  # fmt: skip
-@click.option("--prefix", type=FOLDER, metavar="DIR",
-              help="Install below DIR/share/jupyter, e.g. for a group.")  # fmt: skip
+@click.option(
+    "--name", default="ddl", help="Name of the kernel: small letters, digits and . _ - only."
+)
+@click.option(
+    "--user", is_flag=True, help="Install in this user's Jupyter folder. [default without --prefix]"
+)
+@click.option(
+    "--prefix",
+    type=FOLDER,
+    metavar="DIR",
+    help="Install below DIR/share/jupyter, e.g. for a group.",
+)
 @common.site_option("Load the modules of this machine: a name from slurm/, or a file.")
 @click.option("--dry-run", is_flag=True, help="Print the files; write nothing.")
 def install(
@@ -315,8 +398,14 @@ def profile() -> None:
 
 @profile.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
-@click.option("--csv", "csv", metavar="OUT", type=FILE, callback=common.output,
-              help="Also write the table as CSV.")  # fmt: skip
+@click.option(
+    "--csv",
+    "csv",
+    metavar="OUT",
+    type=FILE,
+    callback=common.output,
+    help="Also write the table as CSV.",
+)
 @common.overwrite_option
 def import_command(files: tuple[Path, ...], csv: Path | None, overwrite: bool) -> None:
     """Print the shares of kernel time in reports of Nsight Systems, a line for each rank.
@@ -355,19 +444,37 @@ def bench() -> None:
 
 
 @bench.command("loader")
-@click.option("--loader", "loaders", type=click.Choice(READERS), multiple=True,
-              help="Loader to measure, on the CPU; repeatable. [default: all]")  # fmt: skip
-@click.option("--data-format", "formats", type=click.Choice(sorted(FORMATS)), multiple=True,
-              help="Format of the data; repeatable. [default: folder]")  # fmt: skip
-@click.option("--threads", type=click.IntRange(0, 1024), default=1,
-              help="Processes of the loader; of DALI, threads.")  # fmt: skip
+@click.option(
+    "--loader",
+    "loaders",
+    type=click.Choice(READERS),
+    multiple=True,
+    help="Loader to measure, on the CPU; repeatable. [default: all]",
+)
+@click.option(
+    "--data-format",
+    "formats",
+    type=click.Choice(sorted(FORMATS)),
+    multiple=True,
+    help="Format of the data; repeatable. [default: folder]",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(0, 1024),
+    default=1,
+    help="Processes of the loader; of DALI, threads.",
+)
 @click.option("--image-size", type=int, default=224, help="Side of the images in pixels.")
 @click.option("--local-batch-size", type=int, default=64, help="Images of a batch.")
 @click.option(
     "--images", type=click.IntRange(1, 10**10), help="Number of images to use. [default: all]"
 )
-@click.option("--epochs", type=click.IntRange(1, 1000), default=3,
-              help="Passes from memory, after one from the disk.")  # fmt: skip
+@click.option(
+    "--epochs",
+    type=click.IntRange(1, 1000),
+    default=3,
+    help="Passes from memory, after one from the disk.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @common.data_option
 def loader_command(

@@ -35,9 +35,17 @@ CIFAR10 = {CIFAR10_ARCHIVE: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3
 MOST_BYTES = 2**28  # of a file, packed or not; the largest one has 170 MB
 # Xiao et al. 2017, arXiv:1708.07747, table 2. Numbered, so that sorted folders give the labels.
 FASHION_MNIST_CLASSES = (
-    "0_tshirt_top", "1_trouser", "2_pullover", "3_dress", "4_coat",
-    "5_sandal", "6_shirt", "7_sneaker", "8_bag", "9_ankle_boot",
-)  # fmt: skip
+    "0_tshirt_top",
+    "1_trouser",
+    "2_pullover",
+    "3_dress",
+    "4_coat",
+    "5_sandal",
+    "6_shirt",
+    "7_sneaker",
+    "8_bag",
+    "9_ankle_boot",
+)
 DIGITS_TRAIN = 1437  # four fifths; the later fifth was written by other people
 
 

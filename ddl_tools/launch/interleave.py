@@ -205,8 +205,9 @@ class Block:
                 # In a drawn order, so that a drift favours no run.
                 random.Random(f"{self.name} {number}").shuffle(measuring)
                 for place, job in enumerate(measuring):
-                    slot = Slot(block=self.name, reference=entries[0].spec.run_id,
-                                round=number, place=place)  # fmt: skip
+                    slot = Slot(
+                        block=self.name, reference=entries[0].spec.run_id, round=number, place=place
+                    )
                     job.release(slot)
                     self._wait_for(job, server)
                 number += 1

@@ -40,8 +40,12 @@ _TAGS = {
     *("ul", "ol", "li", "dl", "dt", "dd", "table", "thead", "tbody", "tfoot", "tr", "th", "td"),
     *("a", "img", "span", "code", "em", "strong", "i", "b", "u", "s", "del", "sub", "sup", "abbr"),
 }
-_ATTRIBUTES = {"a": ["title"], "img": ["alt", "width", "height"], "td": ["colspan", "rowspan"],
-               "th": ["colspan", "rowspan"]}  # fmt: skip
+_ATTRIBUTES = {
+    "a": ["title"],
+    "img": ["alt", "width", "height"],
+    "td": ["colspan", "rowspan"],
+    "th": ["colspan", "rowspan"],
+}
 _ADDRESSES = {
     ("a", "href"): re.compile(r"(https?://|mailto:|[\w./%-]*(#|$))"),
     ("img", "src"): re.compile(r"data:image/(png|jpeg|svg\+xml);base64,"),
@@ -154,8 +158,14 @@ def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
             except Exception as error:  # of a notebook that is none
                 text = f"The notebook of this run cannot be shown: {unexpected(error)}"
                 page = Page("", str(target.relative_to(folder)))
-                _fill(target, title=run.directory.name, up="../../", body=html.escape(text),
-                      pages=[], studies=[])  # fmt: skip
+                _fill(
+                    target,
+                    title=run.directory.name,
+                    up="../../",
+                    body=html.escape(text),
+                    pages=[],
+                    studies=[],
+                )
             pages.append(page._replace(title=run.directory.name))
     link = Page(table.name, f"tables/{table.name}") if table.is_file() else None
     return _summary(tree, study)._replace(table=link, notebooks=pages)

@@ -179,8 +179,10 @@ class Answer:
     def untried(self) -> list[str]:
         """Parts for which there was no time, and what is refused or not installed."""
         parts = [self.change(spec) for spec in plan.next_parts(self.space, self.known)]
-        refused = [f"{title('strategy', name)} ({why.partition(';')[0]})"
-                   for name, why in plan.refused(self.space, self.known).items()]  # fmt: skip
+        refused = [
+            f"{title('strategy', name)} ({why.partition(';')[0]})"
+            for name, why in plan.refused(self.space, self.known).items()
+        ]
         late = [f"no time for {some(parts, '; ')}"] if parts else []
         return [*late, *refused, *self.space.missing]
 

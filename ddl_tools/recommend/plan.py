@@ -299,8 +299,9 @@ def ranking(space: Space, known: Known) -> list[RunSpec]:
     """Return what was started beside the default at its global batch, the fastest first."""
     same = space.default.global_batch_size
     others = (spec for spec in known.starts if spec != space.default and spec not in known.failed)
-    ratios = {spec: known.ratio(spec, space.default) for spec in others
-              if spec.global_batch_size == same}  # fmt: skip
+    ratios = {
+        spec: known.ratio(spec, space.default) for spec in others if spec.global_batch_size == same
+    }
     compared = [spec for spec, ratio in ratios.items() if ratio.n]
     return sorted(compared, key=lambda spec: -ratios[spec].value)
 
@@ -312,12 +313,15 @@ def rivals(space: Space, known: Known) -> list[RunSpec]:
     to the best one. Many may share one limit: the one whose other part is faster comes first.
     """
     same = space.default.global_batch_size
-    promised = {spec: one for spec, one in forecasts(space, known).items()
-                if spec.global_batch_size == same}  # fmt: skip
+    promised = {
+        spec: one for spec, one in forecasts(space, known).items() if spec.global_batch_size == same
+    }
     best = max((one.most for one in promised.values()), default=0.0)
-    new = [spec for spec, one in promised.items()
-           if one.most * WORTH >= best and spec != space.default
-           and not known.starts.get(spec)]  # fmt: skip
+    new = [
+        spec
+        for spec, one in promised.items()
+        if one.most * WORTH >= best and spec != space.default and not known.starts.get(spec)
+    ]
     no_use = {spec: _more_is_no_use(spec, promised) for spec in new}
     # Forecasts of parts measured once differ by some per cent for no reason: they go by steps.
     new.sort(

@@ -243,9 +243,11 @@ class Search:
         began = time.monotonic()
         with self.load.watched():
             run_study(study, self.tree, data_dir=self.request.data_dir, only=runs)
-        took = {runs[item.spec.run_id]: sum(row.wall_s for row in read_epochs(item.directory))
-                for item in self._entries(self.name)
-                if item.spec.run_id in runs and item.state == "completed"}  # fmt: skip
+        took = {
+            runs[item.spec.run_id]: sum(row.wall_s for row in read_epochs(item.directory))
+            for item in self._entries(self.name)
+            if item.spec.run_id in runs and item.state == "completed"
+        }
         if took:
             groups = len(group_sizes(block, limits.whole_cores()))
             self._start_s = max(0.0, time.monotonic() - began - sum(took.values())) / groups

@@ -66,16 +66,23 @@ SPEED = SERIES | LEARNING | BESIDES | LENGTH
 SINGLE = SERIES | STRATEGY
 """The same work done by any strategy of a framework."""
 # A loader does not know what is done with its batches, and loads more images in a window as long.
-LOADING = (
-    (REPEATS | STRATEGY | LEARNING | BESIDES | _ARITHMETIC)
-    | {"device", "work", "model", "classes", "accumulation", "train_images", "discard_steps"}
-)  # fmt: skip
+LOADING = (REPEATS | STRATEGY | LEARNING | BESIDES | _ARITHMETIC) | {
+    "device",
+    "work",
+    "model",
+    "classes",
+    "accumulation",
+    "train_images",
+    "discard_steps",
+}
 """The same loading, of trainings and of loaders by themselves."""
 # Training on synthetic data does not depend on how data would be read.
-TRAINING = (
-    (REPEATS | LOADER | LEARNING | BESIDES | _READING)
-    | {"device", "dataset", "train_images", "discard_steps"}
-)  # fmt: skip
+TRAINING = (REPEATS | LOADER | LEARNING | BESIDES | _READING) | {
+    "device",
+    "dataset",
+    "train_images",
+    "discard_steps",
+}
 """The same training on synthetic data."""
 WEIGHTS = MESSAGES | {"strategy", "communication", *MACHINE, *SOFTWARE}
 """The same final weights on one machine with one software: see `agreement`."""

@@ -29,8 +29,11 @@ def rounds_left_out(runs: Iterable[Examined]) -> dict[Round, str]:
     """
     first, disturbed = dict[Round, str](), dict[Round, str]()
     for run in runs:
-        own = [(row.interleave, row.cpu_s / row.wall_s) for row in run.rows
-               if row.interleave and row.phase == "train" and not row.cold]  # fmt: skip
+        own = [
+            (row.interleave, row.cpu_s / row.wall_s)
+            for row in run.rows
+            if row.interleave and row.phase == "train" and not row.cold
+        ]
         if run.record is None or not own:
             continue
         study = run.record.study

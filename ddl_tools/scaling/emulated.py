@@ -24,8 +24,12 @@ STUDY = "emulated_cluster"
 _NETWORK = "resnet50"  # which the network of emulated runs represents
 # Fields that change the step and that the calculator does not know.
 _NOT_MODELLED = (
-    "emu_straggler", "emu_jitter", "emu_draws", "emu_uplink_mbit", "ddp_compression",
-)  # fmt: skip
+    "emu_straggler",
+    "emu_jitter",
+    "emu_draws",
+    "emu_uplink_mbit",
+    "ddp_compression",
+)
 
 
 class Run(NamedTuple):

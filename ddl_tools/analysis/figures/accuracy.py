@@ -23,14 +23,25 @@ TARGET_SHARE = 0.9
 
 _STUDIED = ["study", "dataset", "model", "epochs", "optimizer", "schedule", "base_lr"]
 BATCHES = typed(
-    "panel source", " ".join(_STUDIED), "label evaluation global_batch_size updates",
+    "panel source",
+    " ".join(_STUDIED),
+    "label evaluation global_batch_size updates",
     "n diverged failed repeats values value sd low high diverged_value",
     "target reached epochs_to_target seconds_to_target",
-    "approx statement printed place note", ORIGIN, evaluation="string", values="string",
-)  # fmt: skip
+    "approx statement printed place note",
+    ORIGIN,
+    evaluation="string",
+    values="string",
+)
 _STATED_ONLY = "No run measured here: only what the paper and others state."
-_OTHERS: dict[str, Any] = {"color": "#999999", "markeredgecolor": "#999999", "markersize": 5,
-                           "linestyle": "solid", "linewidth": 1.0, "zorder": 2}  # fmt: skip
+_OTHERS: dict[str, Any] = {
+    "color": "#999999",
+    "markeredgecolor": "#999999",
+    "markersize": 5,
+    "linestyle": "solid",
+    "linewidth": 1.0,
+    "zorder": 2,
+}
 _STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markersize": 6}
 
 

@@ -27,8 +27,14 @@ JUWELS = Machine("juwels_booster", "JUWELS Booster", 4)
 EXAMPLE = Request(JUWELS, "resnet50", Limits(deadline=1.0, accuracy=75.0))
 
 _LIMIT: dict[str, Any] = {"color": "#B00000", "linewidth": 1.0, "linestyle": (0, (4, 2))}
-_RING: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 13, "zorder": 6,
-                         "markerfacecolor": "none", "markeredgecolor": "#000000"}  # fmt: skip
+_RING: dict[str, Any] = {
+    "marker": "o",
+    "linestyle": "none",
+    "markersize": 13,
+    "zorder": 6,
+    "markerfacecolor": "none",
+    "markeredgecolor": "#000000",
+}
 _MARK: dict[str, Any] = {"color": "#444444", "marker": "o", "linestyle": "none", "markersize": 5}
 _MOST_BATCHES = 5  # that have a tick
 

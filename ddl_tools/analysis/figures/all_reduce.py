@@ -110,9 +110,21 @@ def draw(table: pd.DataFrame) -> Figure:
         line=captions.line(drawn),
     )
     for ax, column, label in zip(axes, ("bandwidth", "time"), ("GB/s", "ms"), strict=True):
-        sns.lineplot(drawn, x="bytes", y=column, hue="probe", palette=colours, style="probe",
-                     markers=markers, dashes=False, markersize=4, markeredgecolor="auto",
-                     estimator=None, legend=False, ax=ax)  # fmt: skip
+        sns.lineplot(
+            drawn,
+            x="bytes",
+            y=column,
+            hue="probe",
+            palette=colours,
+            style="probe",
+            markers=markers,
+            dashes=False,
+            markersize=4,
+            markeredgecolor="auto",
+            estimator=None,
+            legend=False,
+            ax=ax,
+        )
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_locator(FixedLocator(sorted(drawn["bytes"].unique())[::3]))
         curves.plain_ticks(ax.xaxis, lambda value, _: size_text(value))

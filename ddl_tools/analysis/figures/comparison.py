@@ -76,11 +76,14 @@ _OUTCOMES = {
     OTHERWISE: "not confirmed",
 }
 COMPARISON = typed(
-    WHO_ROWS, REACHED, "windows base base_rule ratio ratio_low ratio_high start_ratios decision",
+    WHO_ROWS,
+    REACHED,
+    "windows base base_rule ratio ratio_low ratio_high start_ratios decision",
     "pairs cpu_ratio cpu_ratio_low cpu_ratio_high cpu_decision",
     "growth_from growth_ratio growth_ratio_low growth_ratio_high growth_decision",
-    "common unsaid left_out rounds_left_out", ORIGIN,
-)  # fmt: skip
+    "common unsaid left_out rounds_left_out",
+    ORIGIN,
+)
 
 _NAMES = ["label", "base"]
 _BEYOND = 2.0  # an axis goes no further than this from the ratios for the sake of an interval

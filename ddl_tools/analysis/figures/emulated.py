@@ -30,9 +30,12 @@ from ddl_tools.records.identity import REPEATS, SERIES
 from ddl_tools.scaling.emulated import calculated_s, represented_gbit
 
 EMULATED = typed(
-    "panel", WHO, "line emu_link_mbit emu_step_ms emu_shrink represents_gbit world_size",
-    "n failed unfaithful value low high calculated", ORIGIN,
-)  # fmt: skip
+    "panel",
+    WHO,
+    "line emu_link_mbit emu_step_ms emu_shrink represents_gbit world_size",
+    "n failed unfaithful value low high calculated",
+    ORIGIN,
+)
 # Fields of an emulated run that panel or axis name, or that change no ratio.
 _NOT_NAMED = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images", "epochs", *REPEATS)
 _SHRUNK = ("ddp_bucket_mb", "ddp_first_bucket_mb", "horovod_fusion_mb")
@@ -207,8 +210,13 @@ steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s.
                 curves.line(ax, x, own, look | {"markersize": 5})
                 ax.plot(x, own["calculated"], "x", color="black", markersize=3.5, zorder=7)
                 one = _single(own)
-                ax.plot(x[one], own.loc[one, "value"], zorder=6, markersize=5,
-                        **look | {"linestyle": "none", "markerfacecolor": "white"})  # fmt: skip
+                ax.plot(
+                    x[one],
+                    own.loc[one, "value"],
+                    zorder=6,
+                    markersize=5,
+                    **look | {"linestyle": "none", "markerfacecolor": "white"},
+                )
         return figure
 
     def enough(self, points: pd.DataFrame) -> bool:

@@ -25,13 +25,17 @@ from ddl_tools.analysis.question import Question, Tables, question, several_star
 from ddl_tools.estimate import Estimate, three_digits
 
 BOUNDS = typed(
-    "panel", WHO, "local_batch_size loader_workers world_size", VALUE,
+    "panel",
+    WHO,
+    "local_batch_size loader_workers world_size",
+    VALUE,
     "loading_n loading loading_low loading_high training_n training training_low training_high",
-    "bound in_turns ratio ratio_low ratio_high limit", ORIGIN, bound="float64",
-)  # fmt: skip
+    "bound in_turns ratio ratio_low ratio_high limit",
+    ORIGIN,
+    bound="float64",
+)
 ALIKE = 1.25
-_SHARED = [*WHO.split(), "local_batch_size", "loader_workers", "world_size",
-           "hardware", "on_cpu"]  # fmt: skip
+_SHARED = [*WHO.split(), "local_batch_size", "loader_workers", "world_size", "hardware", "on_cpu"]
 _HALVES = {"loading": "loader alone", "training": "synthetic"}
 _NAMES = {"loading": "loader alone", "training": "training on synthetic data"}
 _COLOUR = "#333333"
@@ -178,8 +182,7 @@ class LoaderBound(Question):
             table,
             [
                 *handles(style.strategies_named(looks), markersize=5),
-                *handles({_NAMES[half]: look for half, look in _LOOKS.items()},
-                         color=_COLOUR),
+                *handles({_NAMES[half]: look for half, look in _LOOKS.items()}, color=_COLOUR),
             ],
             [
                 "Limit: named where the interval of throughput / bound lies within "
@@ -190,14 +193,22 @@ class LoaderBound(Question):
             ["n", "images/s", "of the bound", "limit"],
             lambda one: _cells(one.iloc[0]),
             "throughput (images/s)",
-        )  # fmt: skip
+        )
         for ax, part in panels:
             for half, look in _LOOKS.items():
                 own = part.assign(
                     value=part[half], low=part[f"{half}_low"], high=part[f"{half}_high"]
                 )
-                ax.errorbar(own["value"], own["row"], xerr=intervals(own), linestyle="none",
-                            color=_COLOUR, elinewidth=0.8, zorder=3, **look)  # fmt: skip
+                ax.errorbar(
+                    own["value"],
+                    own["row"],
+                    xerr=intervals(own),
+                    linestyle="none",
+                    color=_COLOUR,
+                    elinewidth=0.8,
+                    zorder=3,
+                    **look,
+                )
             draw_values(ax, part, looks)
             ax.set_xscale("log")
             reach = part[["value", "loading", "training"]].stack()

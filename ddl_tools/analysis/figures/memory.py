@@ -128,14 +128,19 @@ class Memory(Question):
         figure, panels = row_figure(
             self.title(points),
             points,
-            [*handles(style.strategies_named(looks)),
-             *handles({_STATE_NAME: _STATE}, color="#555555")],
-            ["The most of any rank in warm training epochs, bars down to the least of n runs. "
-             "On a CPU: memory above that before the network.", *captions.provenance(points, "")],
+            [
+                *handles(style.strategies_named(looks)),
+                *handles({_STATE_NAME: _STATE}, color="#555555"),
+            ],
+            [
+                "The most of any rank in warm training epochs, bars down to the least of n runs. "
+                "On a CPU: memory above that before the network.",
+                *captions.provenance(points, ""),
+            ],
             ["n", "GiB", "images/s"],
             lambda one: _memory_cells(one.iloc[0]),
             "peak memory of a rank (GiB)",
-        )  # fmt: skip
+        )
         for ax, table in panels:
             ax.plot(table["state"], table["row"], linestyle="none", color="#555555", **_STATE)
             draw_values(ax, table, looks)

@@ -33,9 +33,13 @@ from ddl_tools.estimate import Estimate
 from ddl_tools.names import plural
 
 POINTS = typed(
-    "panel source", WHO, "local_batch_size world_size_min world_size base_world_size",
-    VALUES, "bound approx statement printed place contradiction", ORIGIN,
-)  # fmt: skip
+    "panel source",
+    WHO,
+    "local_batch_size world_size_min world_size base_world_size",
+    VALUES,
+    "bound approx statement printed place contradiction",
+    ORIGIN,
+)
 BATCHES = typed("panel", WHO, "world_size local_batch_size line", VALUES, ORIGIN)
 
 _VALUES = ["value", "low", "high"]
@@ -138,8 +142,12 @@ def _growth(points: pd.DataFrame, keys: list[str], x: str) -> dict[str, Any]:
     rows = best.to_dict("records")
     first, last = (estimates.of_interval(row["n"], Estimate.of(row)) for row in rows)
     ratio = estimates.product(last, estimates.scaled(first, power=-1))
-    return {"line": rows[0]["line"], "sizes": list(best[x]), "ratio": ratio.alone(),
-            "doubt": captions.doubt(ratio)}  # fmt: skip
+    return {
+        "line": rows[0]["line"],
+        "sizes": list(best[x]),
+        "ratio": ratio.alone(),
+        "doubt": captions.doubt(ratio),
+    }
 
 
 def _remaining(stated: pd.DataFrame) -> list[dict[str, Any]]:

@@ -62,15 +62,25 @@ exponential {{ row.exponential | number }}.
             self.title(points),
             ["the paper's training on 1024 GPUs"],
             [2.4],
-            handles({phrase("schedule", name): {"color": hue} for name, hue in colours.items()},
-                    linestyle="solid"),
+            handles(
+                {phrase("schedule", name): {"color": hue} for name, hue in colours.items()},
+                linestyle="solid",
+            ),
             [
                 "No run: computed by the code that training uses, with the paper's settings "
                 "(Fig. 8a). 0.025 x 1024 at the peak, 5 epochs of linear warm-up.",
             ],
-        )  # fmt: skip
-        sns.lineplot(points, x="epoch", y="value", hue="schedule", palette=colours, estimator=None,
-                     legend=False, ax=ax)  # fmt: skip
+        )
+        sns.lineplot(
+            points,
+            x="epoch",
+            y="value",
+            hue="schedule",
+            palette=colours,
+            estimator=None,
+            legend=False,
+            ax=ax,
+        )
         ax.set(yscale="log", xlabel="epoch", ylabel="learning rate")
         ax.yaxis.set_major_formatter("{x:g}")
         return figure

@@ -49,13 +49,18 @@ TRAINING = [name.removesuffix("_s") for name in Spent.model_fields]
 CAUSES = [*TRAINING, "evaluation"]
 
 BUDGET = typed(
-    "panel", WHO, "local_batch_size world_size base_world_size n failed cause",
-    "worker_s_per_image value low high loss efficiency", ORIGIN,
-)  # fmt: skip
-PROFILE = typed(
-    "panel", WHO, "world_size n cause value low high overlapped load_average own_load",
+    "panel",
+    WHO,
+    "local_batch_size world_size base_world_size n failed cause",
+    "worker_s_per_image value low high loss efficiency",
     ORIGIN,
-)  # fmt: skip
+)
+PROFILE = typed(
+    "panel",
+    WHO,
+    "world_size n cause value low high overlapped load_average own_load",
+    ORIGIN,
+)
 _MOST_LOSSES = 3  # named beside a bar
 _LEAST_LOSS = 0.01
 _MEANS = ("worker_s_per_image", "value", "loss", "low", "high")
@@ -75,9 +80,14 @@ KERNELS = {
     "cudnn": "cuDNN",
     "rest": "other (100 % - the sum)",
 }
-_KERNEL: dict[str, Any] = {"marker": "o", "linestyle": "solid", "markerfacecolor": "white",
-                           "markeredgecolor": "auto", "markersize": 4,
-                           "markeredgewidth": 1.0}  # fmt: skip
+_KERNEL: dict[str, Any] = {
+    "marker": "o",
+    "linestyle": "solid",
+    "markerfacecolor": "white",
+    "markeredgecolor": "auto",
+    "markersize": 4,
+    "markeredgewidth": 1.0,
+}
 COPY_ERROR = "C6"  # docs/results/paper.md
 
 
@@ -297,8 +307,10 @@ to {{ most | span("{:.0f}") }} % on {{ sizes[1] }}.
         figure, panels = panel_figure(
             self.title(points),
             table,
-            handles({name: {"color": style.KERNEL_COLOURS[kind]} for kind, name in KERNELS.items()},
-                    **_KERNEL),
+            handles(
+                {name: {"color": style.KERNEL_COLOURS[kind]} for kind, name in KERNELS.items()},
+                **_KERNEL,
+            ),
             [
                 "Table 2: PyTorch-DDP on JUWELS Booster, 64 images per GPU. Kernels only: a GPU "
                 "that waits for data is in no share, and ranks wait for each other in the "
@@ -307,13 +319,22 @@ to {{ most | span("{:.0f}") }} % on {{ sizes[1] }}.
             1.5,
             columns=3,
             note=STATED_ONLY,
-        )  # fmt: skip
+        )
         for ax, part in panels:
             curves.rank_axis(ax, points["world_size"])
             ax.set_ylim(0, 1)
             ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-            sns.lineplot(part, x="world_size", y="value", hue="kind", palette=style.KERNEL_COLOURS,
-                         estimator=None, legend=False, ax=ax, **_KERNEL)  # fmt: skip
+            sns.lineplot(
+                part,
+                x="world_size",
+                y="value",
+                hue="kind",
+                palette=style.KERNEL_COLOURS,
+                estimator=None,
+                legend=False,
+                ax=ax,
+                **_KERNEL,
+            )
             doubted = part[part["suspect"]]
             ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
         for number, (ax, _) in enumerate(panels):

@@ -110,6 +110,12 @@ def draw_runs(
         values = np.array(row[column].split(";"), dtype=float)
         found += values.tolist()
         if row["n"] > 1:
-            ax.plot(values, np.full(len(values), row["row"] + _BELOW), ".", markersize=3,
-                    color=looks[row["framework_strategy"]]["color"], alpha=0.6)  # fmt: skip
+            ax.plot(
+                values,
+                np.full(len(values), row["row"] + _BELOW),
+                ".",
+                markersize=3,
+                color=looks[row["framework_strategy"]]["color"],
+                alpha=0.6,
+            )
     return found

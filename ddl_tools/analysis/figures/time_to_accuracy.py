@@ -20,9 +20,13 @@ from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.question import Question, Tables, question, with_line
 
 TIMES = typed(
-    "panel", WHO, "dataset local_batch_size world_size target n reached failed epochs",
-    "value low high", ORIGIN, epochs="float64",
-)  # fmt: skip
+    "panel",
+    WHO,
+    "dataset local_batch_size world_size target n reached failed epochs",
+    "value low high",
+    ORIGIN,
+    epochs="float64",
+)
 # Shares of the test images, absolute: a share of a study's best would be another in each study.
 # The papers name none. The second is for the part of the data that a laptop trains on.
 TARGETS = {"cifar10": 0.9, "fashion_mnist": 0.6}

@@ -10,8 +10,14 @@ from matplotlib.ticker import PercentFormatter
 from ddl_tools.analysis.plot import style
 from ddl_tools.analysis.plot.canvas import handles
 
-_CROSS: dict[str, Any] = {"color": "#666666", "linestyle": "none", "marker": "x",
-                          "markersize": 8, "markeredgewidth": 1.8, "zorder": 5}  # fmt: skip
+_CROSS: dict[str, Any] = {
+    "color": "#666666",
+    "linestyle": "none",
+    "marker": "x",
+    "markersize": 8,
+    "markeredgewidth": 1.8,
+    "zorder": 5,
+}
 
 
 def way_looks(points: pd.DataFrame) -> style.Looks:

@@ -176,8 +176,14 @@ def frame(
     head = style.wrapped(title, width - 2 * _MARGIN, commas=False, **font)
     top.set_title("\n".join(filter(None, [head, note])), font)
     below = style.wrapped(line, width - 2 * _MARGIN, size=style.CAPTION_POINTS)
-    figure.supxlabel(below, x=_MARGIN / width, ha="left", size=style.CAPTION_POINTS,
-                     linespacing=1.25, color=style.PALE_INK)  # fmt: skip
+    figure.supxlabel(
+        below,
+        x=_MARGIN / width,
+        ha="left",
+        size=style.CAPTION_POINTS,
+        linespacing=1.25,
+        color=style.PALE_INK,
+    )
     add_caption(figure, [*shared, *caption, *([f"{line}."] if line else [])])
     return figure, figure.axes
 
@@ -210,8 +216,11 @@ def _panel_names(panels: Sequence[str]) -> tuple[list[str], list[str]]:
     lists = {name: re.split(f": |, |{style.SEPARATOR}", name) for name in panels if ": " in name}
     if len(lists) < 2:
         lists = {}
-    shared = [item for item in next(iter(lists.values()), [])
-              if all(item in items for items in lists.values())]  # fmt: skip
+    shared = [
+        item
+        for item in next(iter(lists.values()), [])
+        if all(item in items for items in lists.values())
+    ]
     short = {
         name: ", ".join(item for item in items if item not in shared)
         for name, items in lists.items()

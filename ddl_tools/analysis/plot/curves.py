@@ -130,8 +130,15 @@ def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
         if row["bound"] == "value":
             for number, look in enumerate(named):
                 shape = {"marker": "x"} if row["source"] == "derived" else {}
-                ax.plot(x, row["value"], **look | shape, alpha=alpha, linestyle="none",
-                        markerfacecolor="none", markersize=5 + 3.5 * number)  # fmt: skip
+                ax.plot(
+                    x,
+                    row["value"],
+                    **look | shape,
+                    alpha=alpha,
+                    linestyle="none",
+                    markerfacecolor="none",
+                    markersize=5 + 3.5 * number,
+                )
         else:
             _bound(ax, row, (named[0] if len(named) == 1 else style.UNNAMED_LOOK)["color"], alpha)
         about: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6, "color": "#444444"}
@@ -142,8 +149,14 @@ def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
         right = row["bound"] == "value"
         y = max(row["value"], taken.get((ranks, right), 0.0))
         taken[ranks, right] = y + _LINE_OF_TEXT
-        ax.annotate(name, (x, y), (9 if right else -6, 0), va="center",
-                    ha="left" if right else "right", **about)  # fmt: skip
+        ax.annotate(
+            name,
+            (x, y),
+            (9 if right else -6, 0),
+            va="center",
+            ha="left" if right else "right",
+            **about,
+        )
 
 
 def _bound(ax: Axes, row: pd.Series, colour: str, alpha: float) -> None:
@@ -152,9 +165,13 @@ def _bound(ax: Axes, row: pd.Series, colour: str, alpha: float) -> None:
     ax.plot(ends, [row["value"]] * len(ends), marker="_", markersize=7, **look)
     up = 9 if row["bound"] == "lower" else -9
     for end in ends:
-        ax.annotate("", (end, row["value"]), (0, up), textcoords="offset points",
-                    arrowprops={"arrowstyle": "<|-", "shrinkA": 0, "shrinkB": 0, **look}
-                    )  # fmt: skip
+        ax.annotate(
+            "",
+            (end, row["value"]),
+            (0, up),
+            textcoords="offset points",
+            arrowprops={"arrowstyle": "<|-", "shrinkA": 0, "shrinkB": 0, **look},
+        )
 
 
 def draw_ideals(ax: Axes, table: pd.DataFrame) -> list[float]:

@@ -105,9 +105,17 @@ def row_figure(
 def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
     """Draw value, low and high of the rows of `row_figure` in the looks of their frameworks."""
     for name, part in table.groupby("framework_strategy"):
-        ax.errorbar(part["value"], part["row"], xerr=intervals(part), linestyle="none",
-                    elinewidth=1.2, capsize=2, markersize=5, zorder=5,
-                    **looks[str(name)])  # fmt: skip
+        ax.errorbar(
+            part["value"],
+            part["row"],
+            xerr=intervals(part),
+            linestyle="none",
+            elinewidth=1.2,
+            capsize=2,
+            markersize=5,
+            zorder=5,
+            **looks[str(name)],
+        )
 
 
 def mark_cut(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
@@ -116,8 +124,15 @@ def mark_cut(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
     ends = ((left, CARETLEFT, table["low"] < left), (right, CARETRIGHT, table["high"] > right))
     for end, marker, cut in ends:
         for row in table[cut].to_dict("records"):
-            ax.plot(end, row["row"], marker=marker, markersize=6, zorder=6, clip_on=False,
-                    color=looks[row["framework_strategy"]]["color"])  # fmt: skip
+            ax.plot(
+                end,
+                row["row"],
+                marker=marker,
+                markersize=6,
+                zorder=6,
+                clip_on=False,
+                color=looks[row["framework_strategy"]]["color"],
+            )
 
 
 def named(points: pd.DataFrame) -> pd.DataFrame:
