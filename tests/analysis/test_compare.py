@@ -131,7 +131,7 @@ def test_forecasts_keep_what_they_promise_in_9_of_10_published_ratios(
             continue
         for source, known in (("other", published[~own]), ("same", published[own])):
             monkeypatch.setattr(design, "runs_table", lambda _, known=known: known)
-            monkeypatch.setattr(design, "windows_table", lambda _: windows)
+            monkeypatch.setattr(design, "windows_table", lambda *_: windows)
             found = spread(asked, tree)
             for runs, epochs in ((published, windows), again)[source == "same" :]:
                 points = comparison.points(

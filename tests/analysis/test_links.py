@@ -143,6 +143,8 @@ def test_a_study_behind_a_link_is_named_and_the_others_are_used(
     path = tree.study("other")
     link(path, "elsewhere")
     where = ("--results", tree.root)
+    content = yaml.safe_load(study.read_text())  # `plan` learns of others what varies in turns
+    study.write_text(yaml.safe_dump(content | {"interleave": {"reference": {"strategy": "ddp"}}}))
     for words in (
         ("advise", "--gpus", 1),
         ("study", "plan", study, "--dry-run"),
