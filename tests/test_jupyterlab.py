@@ -22,6 +22,7 @@ from ddl_tools.launch.study import find_study
 from ddl_tools.processes import import_path
 from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import NOTEBOOKS, Tree
+from tests.analysis.hostile import RAN, SCRIPT, make_world
 from tests.launch.running import free_port, study_file, wait_for
 
 pytestmark = [
@@ -54,7 +55,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     shutil.copytree(NOTEBOOKS, root / "notebooks")
     monkeypatch.setenv("DDL_RESULTS", str(root / "results"))
     study = study_file(root, repeats=2, epochs=2)
-    choose_study(root / "notebooks" / "02_study.ipynb", study)
+    choose(root / "notebooks" / "02_study.ipynb", '"laptop"', repr(str(study)))
     port = free_port()
     token = secrets.token_hex(16)
     settings = {
@@ -89,12 +90,12 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
             server.kill()
 
 
-def choose_study(path: Path, study: Path) -> None:
-    """Do what a newcomer does: name a study in the cell of parameters."""
+def choose(path: Path, default: str, value: str) -> None:
+    """Do what a newcomer does: name something else in the cell of parameters."""
     notebook = nbformat.read(path, as_version=4)
     (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
-    cell.source = cell.source.replace('"laptop"', repr(str(study)))
-    assert str(study) in cell.source
+    cell.source = cell.source.replace(default, value)
+    assert value in cell.source
     nbformat.write(notebook, path)
 
 
@@ -113,13 +114,14 @@ const output = document.querySelectorAll('.jp-Notebook .jp-Cell')[arguments[0]]
 output.scrollIntoView({block: 'end'})
 return output.innerText
 """
+SHOWN = "return document.body.innerText"
 FIGURE = """
 return [...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output img')]
   .filter(one => one.complete && one.naturalWidth > 300).length
 """
 
 
-def choose(browser: Any, menu: str, command: str) -> None:
+def click(browser: Any, menu: str, command: str) -> None:
     for bar in browser.find_elements("css selector", ".lm-MenuBar-item"):
         if bar.text == menu:
             bar.click()
@@ -147,12 +149,7 @@ def assert_shows_something(picture: bytes, most_blank: float) -> None:
 @pytest.mark.timeout(START_S + RUN_S + 120)
 def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(lab, browser, tmp_path) -> None:
     notebook = "notebooks/02_study.ipynb"
-    # The log-in page takes the token from the address.
-    browser.get(f"{lab.url}lab/tree/{notebook}?token={lab.token}&reset")
-    text = "return document.body.innerText"
-    wait_for(lambda: "A study: which runs" in browser.execute_script(text), "the notebook", START_S)
-    wait_for(lambda: kernel_is_idle(browser), "an idle kernel", START_S)
-    choose(browser, "Run", "runmenu:run-all")
+    run_all(lab, browser, notebook, "A study: which runs")
     cells = enumerate(cells_of(lab, notebook))
     (running,) = (number for number, cell in cells if "run_study(" in cell.source)
     seen: set[str] = set()
@@ -174,7 +171,7 @@ def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(lab, browser, tm
     image.screenshot(str(tmp_path / "figure.png"))
     assert_shows_something((tmp_path / "figure.png").read_bytes(), 0.98)
 
-    choose(browser, "File", "docmanager:save")
+    click(browser, "File", "docmanager:save")
     wait_for(lambda: outputs_of(lab, notebook), "the saved notebook")
     saved = outputs_of(lab, notebook)
     assert [output for output in saved if output.output_type == "error"] == []
@@ -184,6 +181,39 @@ def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(lab, browser, tm
 
     follow_the_last_link(browser, lab)
     browser.save_screenshot(str(tmp_path / "link.png"))
+
+
+def run_all(lab: Lab, browser: Any, notebook: str, begins: str) -> None:
+    """Open a notebook, of which a text is seen at once, and run its cells."""
+    # The log-in page takes the token from the address.
+    browser.get(f"{lab.url}lab/tree/{notebook}?token={lab.token}&reset")
+    wait_for(lambda: begins in browser.execute_script(SHOWN), "the notebook", START_S)
+    wait_for(lambda: kernel_is_idle(browser), "an idle kernel", START_S)
+    click(browser, "Run", "runmenu:run-all")
+
+
+@pytest.mark.timeout(6 * START_S)
+def test_texts_of_records_run_in_no_notebook(lab: Lab, browser: Any) -> None:
+    """Cells that were run here are trusted: JupyterLab takes nothing out of their HTML."""
+    make_world(lab.root, SCRIPT)
+    notebook = "notebooks/11_throughput.ipynb"
+    choose(lab.root / notebook, '""', '"../results"')
+    run_all(lab, browser, notebook, "Which strategy, loader and number of ranks")
+    cells = enumerate(cells_of(lab, notebook))
+    (showing,) = (number for number, cell in cells if "display(" in cell.source)
+
+    def is_shown() -> bool:
+        return "window.ran" in browser.execute_script(OUTPUT, showing) and not is_busy(browser)
+
+    wait_for(is_shown, "the text", START_S)
+    assert browser.execute_script(RAN) is None
+
+    control = nbformat.read(lab.root / notebook, as_version=4)
+    source = f"from IPython.display import HTML\nHTML({SCRIPT!r})"
+    control.cells = [nbformat.v4.new_code_cell(source)]
+    nbformat.write(control, lab.root / "control.ipynb")
+    run_all(lab, browser, "control.ipynb", "IPython")
+    wait_for(lambda: browser.execute_script(RAN) is not None, "the control to run", START_S)
 
 
 def follow_the_last_link(browser: Any, lab: Lab) -> None:

@@ -3,12 +3,8 @@
 import copy
 import csv
 import json
-import operator
 import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -25,65 +21,26 @@ from ddl_tools.launch import report
 from ddl_tools.launch.notebook import execute
 from ddl_tools.launch.report import write_report
 from ddl_tools.records.damage import examine
-from ddl_tools.records.ledger import write_study
-from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree, committed
-from ddl_tools.records.paths import STUDIES as STUDY_FILES
-from ddl_tools.records.run import parse_record
-from ddl_tools.records.stored import run_dirs, stored
-from ddl_tools.study import Study
-from tests.analysis.hostile import RAN, SCRIPT, TEXTS, alive, formulas, rendered, unseen
-from tests.mutations import Place, places, put
+from ddl_tools.records.paths import NOTEBOOKS, RunFiles, Tree
+from tests.analysis.hostile import (
+    FIELDS,
+    RAN,
+    SCRIPT,
+    STUDY,
+    TEXTS,
+    World,
+    alive,
+    formulas,
+    make_world,
+    rendered,
+    texts_of,
+    unseen,
+)
+from tests.mutations import put
 
 pytestmark = [pytest.mark.slow]
-STUDY = "laptop"
-FIELDS = "fields"  # a study whose runs each have the text in one field
 NOTEBOOK = "11_throughput.ipynb"
 OF_PAGES = "html head meta title style body nav main div pre h3 b i details summary"
-
-
-@dataclass(frozen=True)
-class World:
-    """Records that hold a text wherever they may, and a study file that does."""
-
-    text: str
-    tree: Tree
-    study: Path
-    fields: list[Place]
-    accepted: list[Place]
-
-
-def content_of(directory: Path) -> dict[str, Any]:
-    run = stored(directory)
-    content = {"record": run.record().content, "epochs": [one.content for one in run.epochs()]}
-    return copy.deepcopy(content)  # readers keep what is published
-
-
-def texts_of(content: Any) -> list[Place]:
-    """Return the places of all texts, and of what is not known."""
-    found = ((place, reduce(operator.getitem, place, content)) for place in places(content))
-    return [place for place, value in found if isinstance(value, str | None)]
-
-
-def write(tree: Tree, study: str, run_id: str, content: dict[str, Any]) -> Path:
-    files = RunFiles(tree.study(study) / run_id)
-    files.directory.mkdir(parents=True)
-    files.record.write_text(json.dumps(content["record"]))
-    files.epochs.write_text("".join(json.dumps(row) + "\n" for row in content["epochs"]))
-    return files.directory
-
-
-def with_one_field(tree: Tree, text: str) -> Iterator[tuple[Place, Path]]:
-    """Write a run for each field of a published one, with the text there."""
-    published = run_dirs(STUDY, committed())[0]
-    content = content_of(published)
-    spec = parse_record(published, content["record"]).spec
-    for number, place in enumerate(texts_of(content)):
-        own = spec.model_copy(update={"repeat": number})
-        changed = copy.deepcopy(content)
-        changed["record"] |= {"study": FIELDS, "run_id": own.run_id}
-        changed["record"]["spec"]["repeat"] = number
-        put(changed, place, text)
-        yield place, write(tree, FIELDS, own.run_id, changed)
 
 
 MORE = [pytest.param(text, id=name, marks=pytest.mark.extended) for name, text in TEXTS.items()]
@@ -91,23 +48,7 @@ MORE = [pytest.param(text, id=name, marks=pytest.mark.extended) for name, text i
 
 @pytest.fixture(scope="module", params=[pytest.param(SCRIPT, id="script"), *MORE[1:]])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    text: str = request.param
-    root = tmp_path_factory.mktemp("hostile")
-    tree = Tree(root / "results")
-    written = dict(with_one_field(tree, text))
-    accepted = [place for place, run in written.items() if not examine(run).damages]
-    for published in run_dirs(STUDY, committed()):
-        content = content_of(published)
-        for place in {*accepted} & {*texts_of(content)}:
-            put(content, place, text)
-        write(tree, STUDY, published.name, content)
-    study = Study.load(STUDY_FILES / f"{STUDY}.yaml").model_copy(update={"question": text})
-    write_study(study, tree)
-    with tree.notes.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("study", "note"), (STUDY, text)])
-    path = root / "study.yaml"
-    path.write_text(yaml.safe_dump(study.model_dump(mode="json")))
-    return World(text, tree, path, [*written], accepted)
+    return make_world(tmp_path_factory.mktemp("hostile"), request.param)
 
 
 def test_most_fields_hold_the_text_and_its_runs_are_whole(world: World) -> None:
