@@ -47,7 +47,7 @@ def look_into(images: EncodedDataset) -> Contents:
     names = images.fingerprint()
     with ThreadPoolExecutor(THREADS) as pool:
         blocks = [files[start : start + BLOCK] for start in range(0, len(files), BLOCK)]
-        states = np.concatenate([np.empty((0, 3), np.int64), *pool.map(_states, blocks)])
+        states = np.concatenate([states_of([]), *pool.map(states_of, blocks)])
         sizes = states[:, 0].astype("<i8")
 
         def read(index: int) -> bytes:
@@ -68,8 +68,11 @@ def look_into(images: EncodedDataset) -> Contents:
     return Contents(names, int(sizes.sum()), sample)
 
 
-def _states(files: Sequence[str]) -> NDArray[np.int64]:
-    """Return size, and times of change of content and of state (ns), of each file."""
+def states_of(files: Sequence[str]) -> NDArray[np.int64]:
+    """Return size, and times of change of content and of state (ns), of each file: (n, 3).
+
+    `DataError` if one is gone.
+    """
     rows = []
     for file in files:
         try:
@@ -77,4 +80,4 @@ def _states(files: Sequence[str]) -> NDArray[np.int64]:
         except OSError as error:
             raise DataError(f"cannot read {file}: {error.strerror}") from None
         rows.append((now.st_size, now.st_mtime_ns, now.st_ctime_ns))
-    return np.array(rows, dtype=np.int64)
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ddl_core.data import tfrecord
+from ddl_core.data.contents import states_of
 from ddl_core.data.folder import SETTLED_S, SPLITS, ImageList, list_images
 from ddl_core.data.formats import open_format
 from ddl_core.data.image import describe
@@ -206,16 +207,9 @@ def _newer(task: ShardTask) -> list[str]:
 
     Who sets the time of a file back still changes the time of its state.
     """
-    made = task.path.stat().st_mtime_ns
-    found = []
-    for name, _ in task.images:
-        try:
-            now = os.stat(f"{task.source}/{name}")  # noqa: PTH116 - a `Path` takes three times longer
-        except OSError as error:
-            raise DataError(f"cannot read {task.source}/{name}: {error.strerror}") from None
-        if max(now.st_mtime_ns, now.st_ctime_ns) >= made:
-            found.append(name)
-    return found
+    states = states_of([f"{task.source}/{name}" for name, _ in task.images])
+    newer = states[:, 1:].max(axis=1) >= task.path.stat().st_mtime_ns
+    return [task.images[place][0] for place in np.flatnonzero(newer)]
 
 
 def _make_unless_same(task: ShardTask) -> list[str] | None:
