@@ -243,10 +243,12 @@ def watch(
         if time.monotonic() - failed_at > grace:
             return None
         preparing = progress is None or progress.get("stage") is not None
+        limit = setup_timeout if preparing else stall_timeout
+        raised_by: str | None = "DDL_SETUP_TIMEOUT" if preparing else "DDL_STALL_TIMEOUT"
         if preparing and waited > REFUSED_TIMEOUT_S and before.since().refused_forks:
-            setup_timeout = REFUSED_TIMEOUT_S
-        if waited > (setup_timeout if preparing else stall_timeout):
-            return _stall_text(progress, waited, preparing)
+            limit, raised_by = REFUSED_TIMEOUT_S, None
+        if waited > limit:
+            return _stall_text(progress, waited, raised_by)
     return None
 
 
@@ -258,15 +260,15 @@ def _changed(path: Path) -> int | None:
         return None
 
 
-def _stall_text(progress: Standing | None, seconds: float, preparing: bool) -> str:
+def _stall_text(progress: Standing | None, seconds: float, raised_by: str | None) -> str:
+    """Say where the ranks stopped; `raised_by` is the variable that raises the limit."""
     where = f"in phase {progress['phase']}, epoch {progress['epoch']}" if progress else "at start"
     if progress and progress.get("stage"):
         where += f", {progress['stage']}"
-    variable = "DDL_SETUP_TIMEOUT" if preparing else "DDL_STALL_TIMEOUT"
-    return (
-        f"no progress for {seconds:.0f} s ({where}): the ranks were ended; if such a pause is "
-        f"expected, set {variable} to more seconds"
-    )
+    text = f"no progress for {seconds:.0f} s ({where}): the ranks were ended"
+    if raised_by:
+        text += f"; if such a pause is expected, set {raised_by} to more seconds"
+    return text
 
 
 class Failed(LaunchError):
