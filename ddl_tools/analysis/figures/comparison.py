@@ -311,7 +311,8 @@ def _caption(points: pd.DataFrame) -> list[str]:
     ]
     return [
         *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 and not more else []),
-        *captions.provenance(points, f"the ratio; dots: starts{to}"),
+        *captions.provenance(points, "the ratio"),
+        *([f"Dots: starts{to}."] if (points["n"] > 1).any() else []),
         *(["Ratios within each commit."] if any(map(within_commits, panels)) else []),
         *([f"Without a common commit: {plural(other, 'ratio')}."] if other else []),
         *(["Second start: same settings."] if again else []),

@@ -380,7 +380,7 @@ def test_dots_are_the_ratios_that_the_interval_is_of(tree: Tree, interleaved: Ma
     drawn = dict(zip(rows(figure), [line.get_xdata() for line in dots], strict=True))
     assert drawn["Horovod"] == pytest.approx(0.8 / WOBBLE, rel=1e-5)
     assert drawn["PyTorch-DDP"] == pytest.approx(np.ones(6))
-    assert "Bars: 95 % interval of the ratio; dots: starts." in caption_of(figure)
+    assert "Bars: 95 % interval of the ratio. Dots: starts." in caption_of(figure)
 
 
 def test_without_pairs_dots_are_relative_to_the_mean_of_the_baseline(
@@ -392,8 +392,17 @@ def test_without_pairs_dots_are_relative_to_the_mean_of_the_baseline(
     table = points(tree).set_index("label")
     dots = np.array(table.loc["channels last", "start_ratios"].split(";"), dtype=float)
     assert dots == pytest.approx(2 * stats.gmean(SPREAD) / np.array(SPREAD), rel=1e-5)
-    told = "Bars: 95 % interval of the ratio; dots: starts, relative to the baseline's mean."
+    told = "Bars: 95 % interval of the ratio. Dots: starts, relative to the baseline's mean."
     assert told in caption_of(QUESTIONS["comparison"].draw(points(tree)))
+
+
+def test_dots_are_named_where_there_are_no_intervals(tree: Tree, make_run: MakeRun) -> None:
+    for repeat, factor in enumerate(SPREAD[:2]):
+        make_run(20 * factor, repeat=repeat, **DDP)
+        make_run(10 * factor, repeat=repeat, channels_last=True, **DDP)
+    caption = caption_of(QUESTIONS["comparison"].draw(points(tree)))
+    assert "Bars" not in caption
+    assert "Dots: starts" in caption
 
 
 OLD, NEW, LAST = ({"git_commit": one * 40, "git_dirty": False} for one in "abc")
