@@ -15,9 +15,11 @@ unexport PYTHONDONTWRITEBYTECODE # every process would compile the project again
 
 BIN := .venv/bin
 SETS := analysis train notebooks docs test
-# The other one is for machines whose driver stops at CUDA 11: docs/reference/loaders.md.
-DALI ?= cuda130
-DALIS := cuda130 cuda110
+# As the driver here wants it, unless it is named: docs/reference/loaders.md.
+ifndef DALI
+DALI := $(shell bash requirements/dali.sh)
+endif
+DALIS := cuda130 cuda120 cuda110
 $(if $(filter $(DALI),$(DALIS)),,$(error DALI = $(DALI): choose one of: $(DALIS)))
 PINS := $(SETS:%=requirements/%.txt) requirements/constraints.txt requirements/hashes/constraints.txt
 LIBRARIES := tensorflow keras mxnet
@@ -115,7 +117,7 @@ lint: env ## check style, types, layers, and that notebooks carry no outputs
 	$(BIN)/lint-imports --no-logo
 	$(if $(wildcard notebooks/*.ipynb),$(BIN)/nbstripout --verify notebooks/*.ipynb)
 
-env: .venv/.project .venv/.dali-$(DALI) .venv/.horovod ## build .venv; DALI=cuda110 for CUDA 11 drivers
+env: .venv/.project .venv/.dali-$(DALI) .venv/.horovod ## build .venv; DALI=cuda120: for a driver that stops at CUDA 12
 
 # A stamp holds this folder's name: an environment does not survive being moved.
 .PHONY: $(shell for one in .venv $(LIBRARIES:%=.venv-%); do \

@@ -93,7 +93,7 @@ STRATEGIES = {
 
 
 def _dali(code: str, title: str) -> Entry:
-    packages = ("nvidia-dali-cuda130", "nvidia-dali-cuda110")
+    packages = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
     return Entry(
         f"ddl_core.loaders.{code}",
         title,

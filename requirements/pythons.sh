@@ -37,6 +37,15 @@ resolve() {
         -r requirements/notebooks.txt -r requirements/test.txt -r requirements/dali_cuda130.txt
 }
 
+# The same on 64-bit Arm, e.g. GH200: each pin has a wheel of its own there, but for two that are built.
+resolve_for_arm() {
+    "$1" -m pip install --disable-pip-version-check --no-input --dry-run --ignore-installed \
+        --no-deps --target "$folder/none" --only-binary :all: --no-binary deepspeed,tfrecord \
+        --platform manylinux_2_28_aarch64 --platform manylinux_2_17_aarch64 \
+        --platform manylinux2014_aarch64 -r requirements/constraints.txt \
+        -r requirements/dali_cuda130.txt
+}
+
 install() {
     local pip=(-m pip install --disable-pip-version-check --no-input --no-compile)
     rm -rf "$2" && "$1" -m venv "$2"
@@ -87,9 +96,10 @@ for version in $python_versions; do
     SECONDS=0
     if step "installing without torch" install "$python" "$environment" && installed=$SECONDS &&
         step "resolving the pins" resolve "$environment/bin/python" && resolved=$SECONDS &&
+        step "resolving the pins for aarch64" resolve_for_arm "$environment/bin/python" &&
         step "tests without torch" run_tests "$environment/bin/python" $(left_out "$version"); then
         echo "Python $version ($python): installed without torch in $installed s," \
-            "all pins resolved in $((resolved - installed)) s, tests: $(tail -n 1 "$log")"
+            "all pins resolved in $((resolved - installed)) s, also for aarch64, tests: $(tail -n 1 "$log")"
     else
         failed="$failed $version"
     fi

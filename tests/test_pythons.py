@@ -1,5 +1,7 @@
 """Which Python `make env` takes, what it says before a large download, and `make pythons`."""
 
+import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddl_tools.records.paths import PROJECT
-from tests.commands import copy_checkout, run, stub
+from tests.commands import copy_checkout, output, run, stub
 
 TOOLS = "bash cat command dirname env git grep mkdir printf rm sed tail cp chmod"
 
@@ -19,6 +21,7 @@ case "$*" in
     *"sys.executable"*) echo "$0" ;;
     --version) echo "Python $version.4" ;;
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    *--dry-run*aarch64*) exit "${STUB_RESOLVES_FOR_ARM:-0}" ;;
     *--dry-run*) echo resolving; exit "${STUB_RESOLVES:-0}" ;;
     *"-m pytest"*) echo "7 passed in 1.00s"; exit "${STUB_TESTS:-0}" ;;
 esac
@@ -74,6 +77,33 @@ def test_dali_for_cuda_11_stops_at_3_12(tools: Path) -> None:
     assert call("bootstrap.sh", PATH=str(tools), DALI="cuda110").stdout == f"{python}\n"
 
 
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        ("", "cuda130"),
+        ("580.65.06", "cuda130"),
+        ("575.57.08", "cuda120"),
+        ("525.60.13", "cuda120"),
+        ("470.82.01", "cuda110"),
+        ("NVIDIA-SMI has failed", "cuda130"),
+    ],
+)
+def test_the_driver_chooses_dali(tools: Path, driver: str, expected: str) -> None:
+    (tools / "head").symlink_to(str(shutil.which("head")))
+    if driver:
+        stub(tools / "nvidia-smi", f"#!/bin/sh\necho '{driver}'\n")
+    assert call("dali.sh", PATH=str(tools)).stdout == f"{expected}\n"
+
+
+def test_make_takes_dali_of_the_driver_unless_one_is_named(checkout: Path, tmp_path: Path) -> None:
+    smi = stub(tmp_path / "driver" / "nvidia-smi", "#!/bin/sh\necho 535.129.03\n")
+    (checkout / "pyproject.toml").touch()
+    path = f"{smi.parent}:{os.environ['PATH']}"
+    for words, taken in (((), "cuda120"), (("DALI=cuda130",), "cuda130")):
+        plan = output("make", "-n", "env", *words, cwd=checkout, PATH=path)
+        assert re.findall(r"hashes/dali_(\w+)", plan) == [taken]
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     return copy_checkout(tmp_path / "checkout")
@@ -112,13 +142,18 @@ def test_each_other_python_gets_one_line(checkout: Path, tools: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("variable", "what"), [("STUB_RESOLVES", "resolving the pins"), ("STUB_TESTS", "tests")]
+    ("variable", "what"),
+    [
+        ("STUB_RESOLVES", "resolving the pins"),
+        ("STUB_RESOLVES_FOR_ARM", "resolving the pins for aarch64"),
+        ("STUB_TESTS", "tests"),
+    ],
 )
 def test_what_failed_is_named(checkout: Path, tools: Path, variable: str, what: str) -> None:
     python_at(tools / "python3.13")
     done = call("pythons.sh", "logs", cwd=checkout, PATH=str(tools), **{variable: "1"})
     assert done.returncode != 0
-    assert f"Python 3.13: {what}" in done.stdout
+    assert f"Python 3.13: {what} " in done.stdout
     assert "FAILED; all of the output: logs/3.13.log" in done.stdout
     assert "failed on Python 3.13" in done.stderr
 
