@@ -1,7 +1,7 @@
-"""Say what a CUDA build of torch costs where no GPU would use it, before pip downloads it.
+"""Say what a build of torch costs that no GPU here would use, before pip downloads it.
 
-Called by `make env` with the Python of the new environment; says nothing where a CPU build is
-found or a GPU is there, and never stops anything.
+Called by `make env` with the Python of the new environment; says nothing where the build fits the
+machine, and never stops anything.
 
 pip is asked which file of torch it would take, and ended as soon as it names it: older releases of
 pip download the whole file in order to learn its dependencies.
@@ -27,10 +27,21 @@ note: pip takes torch with CUDA here ({file}),
   PIP_FIND_LINKS=DIR, a folder with the wheels of torch and torchvision for the CPU).
 """
 
+AMD = """\
+note: pip takes a torch here that does not know AMD's GPUs ({file}),
+  and this machine has AMD's driver. For its GPUs: stop this (Ctrl-C), and call make again with
+  TORCH_INDEX=URL, the index that pytorch.org/get-started names for "ROCm".
+"""
+
 
 def has_gpu() -> bool:
     """Tell whether an NVIDIA driver is there."""
     return Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
+
+
+def has_amd() -> bool:
+    """Tell whether AMD's driver for computing is there."""
+    return Path("/dev/kfd").exists()
 
 
 def pinned(requirements: Path) -> str:
@@ -60,8 +71,12 @@ def main() -> None:
     if not sys.platform.startswith("linux") or has_gpu():
         return
     file = chosen_file(pinned(Path(__file__).parent / "train.txt"))
+    if file is None or "+rocm" in file:
+        return
     # An index without a build for the CPU serves the one with CUDA under the plain version.
-    if file is not None and "+cpu" not in file:
+    if has_amd():
+        sys.stdout.write(AMD.format(file=file))
+    elif "+cpu" not in file:
         sys.stdout.write(NOTE.format(file=file))
 
 

@@ -204,8 +204,21 @@ def test_the_cost_of_cuda_is_said_where_nothing_uses_it(file, gpu, said, monkeyp
     import torch_cost as cost
 
     monkeypatch.setattr(cost, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(cost, "has_amd", lambda: False)
     monkeypatch.setattr(cost, "chosen_file", lambda pin: file)
     cost.main()
     output = capsys.readouterr().out
     assert ("GB" in output and "TORCH_INDEX" in output and CUDA in output) is said
     assert bool(output) is said
+
+
+@pytest.mark.parametrize("file", [CUDA, CPU, "torch-2.13.0+rocm7.0-cp313-cp313-linux_x86_64.whl"])
+def test_a_machine_of_amd_hears_of_rocm(file, monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "requirements")
+    import torch_cost as cost
+
+    monkeypatch.setattr(cost, "has_gpu", lambda: False)
+    monkeypatch.setattr(cost, "has_amd", lambda: True)
+    monkeypatch.setattr(cost, "chosen_file", lambda pin: file)
+    cost.main()
+    assert ("ROCm" in capsys.readouterr().out) is ("rocm" not in file)

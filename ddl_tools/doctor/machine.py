@@ -40,14 +40,13 @@ PROCESSES, PROCESSES_PER_RANK = 100, 50
 PROBES = {
     "torch": """
 import torch
-cuda = torch.version.cuda
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-built = f"for CUDA {cuda}" if cuda else "for the CPU"
 from ddl_tools import gpus as listed
-why = "" if gpus else listed.unseen(cuda)
-say(torch.__version__, built, *(gpus or [why or "sees no GPU"]))
+built = listed.built_for(torch.version)
+why = "" if gpus else listed.unseen(built)
+say(torch.__version__, "for", built, *(gpus or [why or "sees no GPU"]))
 if why:
-    remedy(listed.remedy(cuda))
+    remedy(listed.remedy(built))
 """,
     "torchvision": """
 from ddl_core.models import torchvision
@@ -90,8 +89,15 @@ def resources(runs: list[RunSpec]) -> list[Finding]:
         Finding("cores", state, f"{cores:g}, the laptop study uses {ranks}", remedy),
         Finding("memory", "ok", f"{total:.3g} GB, {free:.3g} GB free"),
         *_processes(ranks),
-        Finding("gpus", "ok", str(gpus.count() or "none, runs use the CPU")),
+        Finding("gpus", "ok", _gpus()),
     ]
+
+
+def _gpus() -> str:
+    """Return the number of GPUs and what they are called."""
+    if (found := gpus.listed()) is None:
+        return "none, runs use the CPU"
+    return f"{len(found.names)} x {found.names[0]}"
 
 
 def _processes(ranks: int) -> list[Finding]:

@@ -32,8 +32,8 @@ def own_gpu(device: str, framework: str, found: int, local_rank: int) -> int | N
     if device == "auto" and not listed:
         return None
     raise LaunchError(
-        f"device {device!r}: {framework} sees no CUDA device, nvidia-smi lists {listed} GPUs; use "
-        f"a CUDA build of {framework} (docs/reference/frameworks.md), or device 'cpu'"
+        f"device {device!r}: {framework} sees no CUDA device, and this machine has {listed} GPUs; "
+        f"use a CUDA build of {framework} (docs/reference/frameworks.md), or device 'cpu'"
     )
 
 

@@ -101,9 +101,9 @@ class RecordedTrainer(Trainer):
 
 
 def check_driver(spec: RunSpec) -> None:
-    """Refuse to train on the CPU if torch sees no GPU that the driver lists."""
+    """Refuse to train on the CPU if torch sees no GPU of those that are here."""
     if spec.device != "cpu" and not torch.cuda.is_available():
-        gpus.check(torch.version.cuda)
+        gpus.check(gpus.built_for(torch.version))
 
 
 def describe(device: torch.device) -> dict[str, Any]:

@@ -83,6 +83,8 @@ def space(request: Request) -> Space:
         f"{here} x {listed.names[0]}, driver {listed.driver}" if listed else "no GPU"
     )
     found = _space(request, device, cores, counts)
+    if listed and listed.vendor != "NVIDIA":
+        found = _without_dali(found)
     free = shutil.disk_usage(request.data_dir).free
     room = (
         f"{limits.memory_bytes() / GIB:.0f} GiB of memory "
@@ -97,8 +99,14 @@ def site_space(request: Request, site: Site) -> Space:
     device = "cuda" if site.gpus_per_node else "cpu"
     ranks = max(request.workers, default=site.gpus_per_node or 1)
     found = _space(request, device, ranks * site.cpus_per_rank, {ranks})
-    loaders = [one for one in found.loaders if site.dali or not one["loader"].startswith("dali")]
-    return replace(found, loaders=loaders, machine=site.description, hardware=site.description)
+    found = found if site.dali else _without_dali(found)
+    return replace(found, machine=site.description, hardware=site.description)
+
+
+def _without_dali(found: Space) -> Space:
+    """Return what can be tried on GPUs that are not NVIDIA's."""
+    loaders = [one for one in found.loaders if not one["loader"].startswith("dali")]
+    return replace(found, loaders=loaders)
 
 
 def search_name(model: str, text: str) -> str:
@@ -156,7 +164,8 @@ def _settings(request: Request, device: str) -> list[Level]:
     """Return the arithmetic to try: what helps together is one level."""
     if request.precision or device == "cpu":
         return [{"channels_last": True}]
-    half = "bf16" if gpus.capability() >= AMPERE else "fp16"
+    older = (least := gpus.capability()) is not None and least < AMPERE
+    half = "fp16" if older else "bf16"
     return [{"precision": half, "channels_last": True}]
 
 
