@@ -1,6 +1,6 @@
 """Judge what the ranks of a probe found: their cores, devices and limits, the network, the data."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from ddl_core.files import some
 from ddl_tools.doctor.finding import Finding, State
-from ddl_tools.records.probe import Answer, Interface, ProbeRecord, Reading, size_text
+from ddl_tools.records.probe import Answer, Collective, Interface, ProbeRecord, Reading, size_text
 
 FEW_FILES = 1024
+LEAST_SHARE = 0.5  # of a link's rate: NCCL and Gloo reach more where nothing is wrong
+LEAST_CLOCK = 0.9  # of the fastest GPU: training waits for the slowest
 LISTED = 100_000  # ranks; a damaged record may claim any number
 NCCL = "NCCL_SOCKET_IFNAME"
 BINDING = "cpu_bind = 'cores' in the site's file (srun), with cpus_per_rank cores for each"
@@ -260,17 +262,126 @@ def _no_all_reduce(record: ProbeRecord) -> Verdict | None:
     return "unknown", "one rank" if record.spec.world_size == 1 else NOT_SO_FAR
 
 
-def _all_reduce(record: ProbeRecord) -> Verdict:
-    ranks, first = record.spec.world_size, record.answers[0]
-    small, large = first.all_reduce[0], first.all_reduce[-1]
-    detail = (
+def _timed(found: list[Collective], ranks: int, passes: int = 2) -> str:
+    small, large = found[0], found[-1]
+    return (
         f"{small.seconds * 1e6:.0f} us for {size_text(small.bytes)}, bus bandwidth "
-        f"{large.bus_bytes_per_s(ranks) / 1e9:.2f} GB/s at {size_text(large.bytes)}"
+        f"{large.bus_bytes_per_s(ranks, passes) / 1e9:.2f} GB/s at {size_text(large.bytes)}"
     )
+
+
+def _all_gather(record: ProbeRecord) -> Verdict | None:
+    found = record.answers[0].all_gather
+    return ("ok", _timed(found, record.spec.world_size, passes=1)) if found else None
+
+
+def _reduce_scatter(record: ProbeRecord) -> Verdict | None:
+    found = record.answers[0].reduce_scatter
+    return ("ok", _timed(found, record.spec.world_size, passes=1)) if found else None
+
+
+def _all_reduce(record: ProbeRecord) -> Verdict:
+    first = record.answers[0]
+    detail = _timed(first.all_reduce, record.spec.world_size)
     if not first.omitted_bytes:
         return "ok", detail
     size, limit = size_text(first.omitted_bytes[0]), f"{record.collective_limit_s:.0f} s"
     return "warn", f"{detail}; {size} and more left out: over {limit}"
+
+
+def _bandwidth(record: ProbeRecord) -> Verdict | None:
+    """Compare the bus bandwidth of the largest all-reduce with the rate of the slowest link."""
+    found = record.answers[0].all_reduce
+    expected = _between_hosts(record) if len(_hosts(record)) > 1 else _within_host(record)
+    if not (found and expected):
+        return None
+    rate, of = expected
+    reached = found[-1].bus_bytes_per_s(record.spec.world_size)
+    detail = f"{reached / 1e9:.3g} of the {rate / 1e9:.3g} GB/s of {of} ({reached / rate:.0%})"
+    return "ok" if reached >= LEAST_SHARE * rate else "warn", detail
+
+
+def _between_hosts(record: ProbeRecord) -> tuple[float, str] | None:
+    """Return the least bytes per second that a host can send, and by what; None: not known."""
+    rates = {host: _host_rate(answers) for host, answers in _hosts(record).items()}
+    known = [rate for rate in rates.values() if rate]
+    return min(known) if len(known) == len(rates) else None
+
+
+def _host_rate(answers: list[Answer]) -> tuple[float, str] | None:
+    first = answers[0]
+    if first.nccl and first.ports and not _by_sockets(first):
+        names = ", ".join(port.name for port in first.ports)
+        return sum(port.gbit_per_s for port in first.ports) * 1e9 / 8, names
+    speeds = {one.name: _speed(one) for one in first.interfaces}
+    used = {name for one in answers for name in one.used_interfaces}
+    best = max(used, key=lambda name: speeds.get(name, 0), default="")
+    return (speeds[best] * 1e6 / 8, best) if speeds.get(best) else None
+
+
+def _within_host(record: ProbeRecord) -> tuple[float, str] | None:
+    links = [one.gpu.nvlink_bytes_per_s if one.gpu else None for one in record.answers]
+    rates = [rate for rate in links if rate]
+    return (min(rates), "each GPU's NVLinks") if rates and len(rates) == len(links) else None
+
+
+def _by_sockets(one: Answer) -> bool:
+    nccl = one.nccl
+    return nccl is not None and (
+        nccl.network == "Socket" or any(way.startswith("NET/Socket") for way in nccl.channels)
+    )
+
+
+def _nccl(record: ProbeRecord) -> Verdict | None:
+    """Say what NCCL has chosen; look for sockets beside InfiniBand, and for copies by the host."""
+    known = [one for one in record.answers if one.nccl]
+    if not known:
+        return None
+    ways = Counter[str]()
+    for one in known:
+        ways.update(one.nccl.channels if one.nccl else {})
+    networks = sorted({one.nccl.network for one in known if one.nccl and one.nccl.network})
+    shown = ", ".join(f"{number} channels by {way}" for way, number in ways.most_common())
+    detail = "; ".join(filter(None, [f"network {', '.join(networks)}" if networks else "", shown]))
+    several = len(_hosts(record)) > 1
+    for one in known:
+        if several and _by_sockets(one) and one.ports:
+            return "warn", f"{detail}: sockets, although {one.host} has {one.ports[0].name}"
+    through_host = [way for way in ways if way.startswith("NET/IB") and "GDR" not in way]
+    if several and through_host:
+        return "warn", f"{detail}: without GPUDirect RDMA, data are copied through the host"
+    return "ok", detail
+
+
+def _gpu_memory(record: ProbeRecord) -> Verdict | None:
+    """Look for errors that a GPU's memory could not correct, and rows that wait for a reset."""
+    for one in record.answers:
+        if one.gpu and (one.gpu.uncorrected_ecc or one.gpu.pending_rows):
+            what = (
+                f"{one.gpu.uncorrected_ecc} errors of its memory were not corrected"
+                if one.gpu.uncorrected_ecc
+                else "rows of its memory are to be replaced at its next reset"
+            )
+            return "bad", f"{one.device_id} of {one.host} (rank {one.rank}): {what}"
+    return None
+
+
+def _clocks(record: ProbeRecord) -> Verdict | None:
+    """Compare the clocks of the GPUs, each at work, with one another and with their highest."""
+    clocks = {
+        one.rank: (one.gpu.clock_mhz, one.gpu.clock_max_mhz or 0)
+        for one in record.answers
+        if one.gpu and one.gpu.clock_mhz
+    }
+    if not clocks:
+        return None
+    slow, fast = min(clocks, key=lambda rank: clocks[rank]), max(clocks.values())[0]
+    clock, most = clocks[slow]
+    detail = f"{clock} to {fast} MHz at work, at most {most}"
+    if clock < LEAST_CLOCK * fast:
+        host = next(one.host for one in record.answers if one.rank == slow)
+        return "warn", f"{detail}: rank {slow} on {host} is the slowest"
+    return "ok", f"{detail}; no error of memory that was not corrected"
 
 
 def _unreadable(record: ProbeRecord) -> Verdict | None:
@@ -343,6 +454,21 @@ JUDGEMENTS = [
     Judgement("all-reduce", _wrong_sum, "another version of NCCL, or of its network plug-in"),
     Judgement("all-reduce", _no_all_reduce, "--ranks or --nodes 2"),
     Judgement("all-reduce", _all_reduce, f"a faster interface: {INTERFACES}"),
+    Judgement("all-gather", _all_gather, ""),
+    Judgement("reduce-scatter", _reduce_scatter, ""),
+    Judgement(
+        "bandwidth",
+        _bandwidth,
+        "look at connections and nccl above; other traffic, or one of several ports in use",
+    ),
+    Judgement(
+        "nccl",
+        _nccl,
+        "the centre's NCCL and its network plug-in; NCCL_IB_DISABLE, NCCL_NET_GDR_LEVEL, "
+        "NCCL_IB_HCA of the site's file",
+    ),
+    Judgement("gpu state", _gpu_memory, "ask who runs the machine to reset or replace it"),
+    Judgement("gpu state", _clocks, "power limit, heat or another program (nvidia-smi -q)"),
     Judgement("reading", _unreadable, "--data DIR; a folder that all nodes see"),
     Judgement("reading", _not_read, "--data DIR"),
     Judgement(

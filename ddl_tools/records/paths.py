@@ -89,6 +89,10 @@ class ProbeFiles(RunFiles):
         """Return the file of what a rank has found so far; doubles as its sign of life."""
         return self.directory / f"rank_{rank}.json"
 
+    def nccl_log(self, rank: int) -> Path:
+        """Return the file in which NCCL says what it chooses."""
+        return self.logs / f"nccl_{rank}.log"
+
     def answers(self) -> list[Path]:
         """Return the files of the ranks that have begun."""
         return list(self.directory.glob("rank_*.json"))

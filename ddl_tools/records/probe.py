@@ -17,6 +17,7 @@ from ddl_tools.records.storage import (
     Duration,
     Index,
     Line,
+    Number,
     Strict,
     Text,
     now,
@@ -65,8 +66,8 @@ class Reading(Strict):
     shards: Count | None = Field(description="TFRecord files of the split; null for image files")
 
 
-class AllReduce(Strict):
-    """One message size. Times are of one operation, the slowest rank's."""
+class Collective(Strict):
+    """A collective of one message size. Times are of one operation, the slowest rank's."""
 
     bytes: Count
     operations: Count = Field(description="timed, all batches together")
@@ -79,12 +80,41 @@ class AllReduce(Strict):
         """Size / time: "algbw" of NCCL-tests (its doc/PERFORMANCE.md)."""
         return self.bytes / self.seconds
 
-    def bus_bytes_per_s(self, ranks: int) -> float:
-        """Return algbw x 2 (n - 1) / n for n `ranks`: "busbw" of NCCL-tests (same place).
+    def bus_bytes_per_s(self, ranks: int, passes: int = 2) -> float:
+        """Return algbw x passes x (n - 1) / n for n `ranks`: "busbw" of NCCL-tests (same place).
 
-        It is comparable between numbers of ranks, and with the hardware's bandwidth.
+        An all-reduce passes its data twice, an all-gather and a reduce-scatter once. It is
+        comparable between numbers of ranks, and with the hardware's bandwidth.
         """
-        return self.algorithm_bytes_per_s * 2 * (ranks - 1) / ranks
+        return self.algorithm_bytes_per_s * passes * (ranks - 1) / ranks
+
+
+class Nccl(Strict):
+    """What NCCL says of itself in its log."""
+
+    version: Line | None = None
+    network: Line | None = Field(None, description="IB, Socket or a plug-in's; null: not named")
+    channels: Annotated[dict[Line, Count], _Many] = Field(
+        description="channels of this rank by their way, e.g. NET/IB/GDRDMA"
+    )
+
+
+class Port(Strict):
+    """An active port of an InfiniBand or RDMA adapter."""
+
+    name: Line
+    layer: Line = Field(description="InfiniBand or Ethernet")
+    gbit_per_s: Duration
+
+
+class Gpu(Strict):
+    """State of a rank's GPU, as nvidia-smi tells it while the GPU multiplies matrices."""
+
+    uncorrected_ecc: Count | None = Field(description="errors since the driver was loaded")
+    pending_rows: bool | None = Field(description="rows of memory to be replaced by a reset")
+    clock_mhz: Count | None
+    clock_max_mhz: Count | None
+    nvlink_bytes_per_s: Number | None = Field(description="all links together, one direction")
 
 
 class Answer(Strict):
@@ -111,9 +141,18 @@ class Answer(Strict):
     caches: list[Folder] = _Many
     reading: Reading | None = None
     reading_error: Text | None = None
-    all_reduce: list[AllReduce] = Field(
+    all_reduce: list[Collective] = Field(
         default_factory=list, max_length=1_000, description="rank 0 only"
     )
+    all_gather: list[Collective] = Field(
+        default_factory=list, max_length=1_000, description="rank 0 only"
+    )
+    reduce_scatter: list[Collective] = Field(
+        default_factory=list, max_length=1_000, description="rank 0 only"
+    )
+    nccl: Nccl | None = Field(None, description="null over Gloo, or if its log says nothing")
+    ports: list[Port] = Field(default_factory=list, max_length=10**4)
+    gpu: Gpu | None = None
     sum_is_right: bool | None = Field(None, description="null if it was not computed")
     omitted_bytes: Cores = Field(
         default_factory=list, description="message sizes left out: the time limit"
@@ -129,7 +168,9 @@ class ProbeRecord(Strict):
     spec: RunSpec = Field(description="nodes, ranks, loader processes, device, data format")
     cores_per_rank: Count | None = Field(None, description="that the site grants a rank")
     data_dir: Text | None = None
-    collective_limit_s: Duration = Field(60.0, gt=0, description="for all message sizes together")
+    collective_limit_s: Duration = Field(
+        60.0, gt=0, description="for all message sizes of a collective together"
+    )
     reading_limit_s: Duration = Field(20.0, gt=0)
     status: Literal["planned", "completed", "failed"] = "planned"
     error: Failure | None = None

@@ -6,7 +6,7 @@ from ddl_core.config import RunSpec
 from ddl_tools.doctor.finding import Finding
 from ddl_tools.doctor.judge import judge
 from ddl_tools.records.paths import results
-from ddl_tools.records.probe import AllReduce, Answer, Interface, ProbeRecord, Reading
+from ddl_tools.records.probe import Answer, Collective, Interface, ProbeRecord, Reading
 
 LOOPBACK = Interface(name="lo", addresses=["127.0.0.1"], speed_mbit_per_s=None)
 ETHERNET = Interface(name="eth0", addresses=["10.0.0.1"], speed_mbit_per_s=1000)
@@ -17,9 +17,9 @@ READING = Reading(
 )  # fmt: skip
 
 
-def size(number: int, seconds: float) -> AllReduce:
+def size(number: int, seconds: float) -> Collective:
     """One message size that took always the same time."""
-    return AllReduce(
+    return Collective(
         bytes=number, operations=5, seconds=seconds, seconds_min=seconds, seconds_max=seconds
     )
 

@@ -4,9 +4,18 @@ from typing import Any
 
 import pytest
 
-from ddl_tools.records.probe import Folder, ProbeRecord
+from ddl_tools.records.probe import Collective, Folder, Gpu, Nccl, Port, ProbeRecord
 from ddl_tools.records.run import Failure
-from tests.doctor.made import ETHERNET, INFINIBAND, LOOPBACK, READING, answer, judged, record
+from tests.doctor.made import (
+    ETHERNET,
+    INFINIBAND,
+    LOOPBACK,
+    READING,
+    answer,
+    judged,
+    record,
+    size,
+)
 
 # What the loaders of one rank may hold: workers x prefetch x batch x channels x pixels x bytes.
 BATCHES = 8 * 2 * 64 * 3 * 224 * 224 * 4
@@ -41,6 +50,81 @@ def interface(variable: str, value: str) -> ProbeRecord:
 
 def two(**changes: Any) -> ProbeRecord:
     return record(answer(0, **changes), answer(1))
+
+
+IB = Nccl(version="2.28.9", network="IB", channels={"P2P/CUMEM/read": 8, "NET/IB/GDRDMA": 4})
+COPIED = IB.model_copy(update={"channels": {"NET/IB": 4}})
+SOCKETS = Nccl(network="Socket", channels={"NET/Socket": 2})
+MLX = Port(name="mlx5_0:1", layer="InfiniBand", gbit_per_s=200.0)
+QUICK = [size(1024, 1e-5), size(2**28, 0.0125)]  # two ranks: 21.5 GB/s
+
+
+def hosts(*, all_reduce: list[Collective] = QUICK, **changes: Any) -> ProbeRecord:
+    """One rank on each of two hosts."""
+    return record(answer(0, all_reduce=all_reduce, **changes), answer(1, host="node2", **changes))
+
+
+def board(**changes: Any) -> Gpu:
+    healthy = {
+        "uncorrected_ecc": 0,
+        "pending_rows": False,
+        "clock_mhz": 1700,
+        "clock_max_mhz": 1980,
+        "nvlink_bytes_per_s": None,
+    }
+    return Gpu.model_validate(healthy | changes)
+
+
+def boards(first: Gpu, second: Gpu) -> ProbeRecord:
+    return record(
+        answer(0, gpu=first, device_id="GPU-1", all_reduce=QUICK),
+        answer(1, gpu=second, device_id="GPU-2"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("subject", "probe", "state", "detail"),
+    [
+        ("bandwidth", hosts(nccl=IB, ports=[MLX]), "ok", "21.5 of the 25 GB/s of mlx5_0:1 (86%)"),
+        ("bandwidth", hosts(nccl=IB, ports=[MLX, MLX, MLX]), "warn", "21.5 of the 75 GB/s"),
+        # Sockets over Ethernet with 1 Gbit/s.
+        ("bandwidth", hosts(all_reduce=[size(2**20, 0.01)]), "ok", "0.105 of the 0.125 GB/s of e"),
+        ("bandwidth", hosts(all_reduce=[size(2**20, 0.1)]), "warn", "0.0105 of the 0.125 GB/s"),
+        (
+            "bandwidth",
+            boards(board(nvlink_bytes_per_s=25e9), board(nvlink_bytes_per_s=25e9)),
+            "ok",
+            "each GPU's NVLinks (86%)",
+        ),
+        ("nccl", hosts(nccl=IB, ports=[MLX]), "ok", "network IB; 16 channels by P2P/CUMEM/read, 8"),
+        ("nccl", hosts(nccl=SOCKETS, ports=[MLX]), "warn", "sockets, although node1 has mlx5_0:1"),
+        ("nccl", hosts(nccl=SOCKETS), "ok", "network Socket; 4 channels by NET/Socket"),
+        ("nccl", hosts(nccl=COPIED, ports=[MLX]), "warn", "without GPUDirect RDMA"),
+        ("gpu state", boards(board(), board()), "ok", "1700 to 1700 MHz at work, at most 1980"),
+        ("gpu state", boards(board(), board(uncorrected_ecc=2)), "bad", "GPU-2 of node1 (rank 1)"),
+        ("gpu state", boards(board(pending_rows=True), board()), "bad", "next reset"),
+        ("gpu state", boards(board(), board(clock_mhz=1200)), "warn", "rank 1 on node1"),
+        ("gpu state", boards(board(clock_mhz=None), board()), "ok", "1700 to 1700"),
+    ],
+)
+def test_the_network_and_the_gpus(
+    subject: str, probe: ProbeRecord, state: str, detail: str
+) -> None:
+    found = judged(probe)[subject]
+    assert found.state == state, found
+    assert detail in found.detail
+    assert bool(found.remedy) is (state != "ok")
+
+
+@pytest.mark.parametrize("probe", [two(), hosts(used_interfaces=["lo"])])
+def test_what_is_not_known_of_the_network_is_not_judged(probe: ProbeRecord) -> None:
+    assert not {"bandwidth", "nccl", "gpu state"} & judged(probe).keys()
+
+
+def test_other_collectives_pass_their_data_once() -> None:
+    found = judged(two(all_gather=[size(2**20, 1e-3)], reduce_scatter=[size(2**20, 2e-3)]))
+    assert "bus bandwidth 0.52 GB/s at 1 MiB" in found["all-gather"].detail
+    assert "bus bandwidth 0.26 GB/s at 1 MiB" in found["reduce-scatter"].detail
 
 
 def test_a_healthy_probe_has_no_fault() -> None:

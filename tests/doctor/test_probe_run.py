@@ -12,7 +12,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError, SpecError
 from ddl_tools.doctor.finding import Finding
 from ddl_tools.doctor.judge import judge
-from ddl_tools.doctor.probe.__main__ import SIZES
+from ddl_tools.doctor.probe.network import SIZES
 from ddl_tools.doctor.probes import plan_probe, probe_name, run_probe
 from ddl_tools.launch import local_ranks, measuring, ranks
 from ddl_tools.records.ledger import plan_one
@@ -91,7 +91,9 @@ def test_two_ranks_find_out_everything(images: Path, tmp_path: Path) -> None:
     measured = [one.bytes for one in first.all_reduce]
     assert tuple(measured + first.omitted_bytes) == SIZES
     assert measured
-    assert all(0 < one.seconds_min <= one.seconds <= one.seconds_max for one in first.all_reduce)
+    for times in (first.all_reduce, first.all_gather, first.reduce_scatter):
+        assert times
+        assert all(0 < one.seconds_min <= one.seconds <= one.seconds_max for one in times)
     assert not processes_of(tmp_path)
 
 

@@ -37,6 +37,7 @@ CACHE_VARIABLES = re.compile(
     r"XDG_CACHE_HOME|MPLCONFIGDIR|TORCH_HOME|TORCH_EXTENSIONS_DIR|TRITON_CACHE_DIR|MIOPEN_\w+(PATH|DIR)"
 )
 SHARED_MEMORY = Path("/dev/shm")
+NETWORK = Path("/sys/class/net")
 LOADER_TIMEOUT_S = 100.0  # less than what the launcher waits for a step
 MAX_IMAGES = 512  # of each rank
 MAX_CLASSES = 32  # folders listed: all of ImageNet's would take minutes on some file systems
@@ -76,8 +77,13 @@ def _interface(name: str, addresses: list[Any]) -> Interface:
         for address in addresses
         if address.family in (socket.AF_INET, socket.AF_INET6)
     ]
+    about = NETWORK / name
     try:
-        speed = int(Path(f"/sys/class/net/{name}/speed").read_text(encoding="utf-8"))
+        speed = int((about / "speed").read_text(encoding="utf-8"))
+        # One end of a pipe into a container says 10 Gbit/s, whatever carries it.
+        ends = [(about / file).read_text(encoding="utf-8") for file in ("iflink", "ifindex")]
+        if ends[0] != ends[1] and not any(about.glob("lower_*")):
+            speed = 0
     except (OSError, ValueError):  # a virtual one has no speed
         speed = 0
     return Interface(name=name, addresses=numbers, speed_mbit_per_s=speed if speed > 0 else None)
