@@ -41,6 +41,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def log_in(home: Path, text: str) -> None:
+    """Have a login shell read some lines last: not a module system of this machine."""
+    (home / ".bash_profile").write_text(f"unset BASH_ENV\n{text}")
+
+
 def found(**fields: object) -> dict[str, Finding]:
     site = Site.model_validate({"description": "made", **fields})
     findings = login_node.examine(site, SPEC, results())
@@ -73,7 +78,7 @@ def test_horovod_is_judged_by_what_the_sites_jobs_need(fields, detail, state) ->
     ],
 )
 def test_modules(home: Path, alone: StandIns, modules, state, words) -> None:
-    (home / ".bash_profile").write_text(MODULES)
+    log_in(home, MODULES)
     one = found(modules=modules)["modules"]
     assert one.state == state
     assert words in one.detail
@@ -81,14 +86,14 @@ def test_modules(home: Path, alone: StandIns, modules, state, words) -> None:
 
 
 def test_modules_are_loaded_with_the_users_own_variables(home: Path, alone: StandIns) -> None:
-    (home / ".bash_profile").write_text("module() { env >~/seen; }")
+    log_in(home, "module() { env >~/seen; }")
     with safe_imports():  # as in all that `ddl` does
         assert found(modules=("GCC",))["modules"].state == "ok"
     assert "PYTHONSAFEPATH" not in (home / "seen").read_text()
 
 
 def test_a_module_system_that_hangs_is_a_finding(home, alone, monkeypatch) -> None:
-    (home / ".bash_profile").write_text(MODULES)
+    log_in(home, MODULES)
     monkeypatch.setattr(login_node, "SHELL_PATIENCE_S", 1.0)
     assert "over 1 s" in found(modules=("slow",))["modules"].detail
 
@@ -128,7 +133,7 @@ def test_a_site_file_whose_names_are_commands_is_refused(fields) -> None:
 
 
 def test_a_dry_run_loads_no_modules_and_makes_no_folder(home: Path, alone: StandIns) -> None:
-    (home / ".bash_profile").write_text("touch ~/logged_in; module() { :; }")
+    log_in(home, "touch ~/logged_in; module() { :; }")
     site = Site.model_validate({"description": "made", "modules": ["GCC"], "caches": "$HOME/made"})
     findings = login_node.examine(site, SPEC, results(), dry_run=True)
     states = {one.subject: one.state for one in findings}
