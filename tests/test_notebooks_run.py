@@ -2,10 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools.launch.notebook import execute, submit
 from ddl_tools.records.ledger import ledger
@@ -92,8 +94,52 @@ def test_recommend_notebook_answers_in_ten_lines(tmp_path: Path) -> None:
     assert "image/png" in target.read_text()
 
 
-def test_a_run_that_cannot_start_says_why_in_its_notebook() -> None:
-    run_dir = planned(gpus_per_node=4096)
+def injected(path: Path) -> dict[str, Any]:
+    """Return what the cell that papermill adds to a notebook sets."""
+    cells = nbformat.read(path, as_version=4).cells
+    (cell,) = [one for one in cells if "injected-parameters" in one.metadata.get("tags", [])]
+    namespace: dict[str, Any] = {}
+    exec(cell.source, {}, namespace)
+    return namespace
+
+
+def test_a_run_that_cannot_start_shows_why_and_its_settings_in_its_notebook() -> None:
+    run_dir = planned(gpus_per_node=4096, seed=3)
     with pytest.raises(LaunchError, match="gpus_per_node = 4096"):
         submit(run_dir).wait()
-    assert "gpus_per_node = 4096" in (run_dir / "run.ipynb").read_text()
+    assert "use at most" in (run_dir / "run.ipynb").read_text()
+    found, spec = injected(run_dir / "run.ipynb"), read_record(run_dir).spec
+    assert found.pop("run_dir") == str(run_dir)
+    assert found.pop("data") is None
+    assert RunSpec(**found.pop("more"), **found) == spec
+
+
+@pytest.mark.multiprocess
+def test_parameters_of_the_run_notebook_plan_a_run(tmp_path: Path) -> None:
+    target = tmp_path / "run.ipynb"
+    given = {"strategy": "ddp", "gpus_per_node": "2", "epochs": 1, "more": "train_images: 64"}
+    execute(RUN, target, given)
+    (run_dir,) = results().study("example").iterdir()
+    record = read_record(run_dir)
+    assert record.status == "completed"
+    spec = record.spec
+    assert (spec.strategy, spec.world_size, spec.epochs) == ("ddp", 2, 1)
+    assert (spec.train_images, spec.loader, spec.model) == (64, "synthetic", "resnet18")
+    with pytest.raises(LaunchError, match=r"epochs = 7, but the record of run .* has 1"):
+        execute(RUN, target, {"run_dir": str(run_dir), "epochs": 7})
+    assert read_record(run_dir) == record
+
+
+@pytest.mark.parametrize(
+    ("notebook", "given", "words"),
+    [
+        (RUN, {"nodes": 2, "strategy": "ddp"}, "nodes = 2: .*ddl study submit"),
+        (RECOMMEND, {"workers": "(1, 99)", "batch": "4"}, "99: this machine has"),
+    ],
+)
+def test_values_that_this_machine_lacks_are_named(
+    notebook: Path, given: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    given = given | {"data": str(write_pictures(tmp_path / "images", 8, 8))}
+    with pytest.raises(LaunchError, match=words):
+        execute(notebook, tmp_path / "done.ipynb", given)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import FairnessError, LaunchError, SpecError
+from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.files import writing_to
 from ddl_tools.cli import options as common
 from ddl_tools.cli.output import say
@@ -50,26 +50,17 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     --train-images 640 --eval-images 64 --local-batch-size 32 --epochs 3
     """
     from ddl_tools.analysis import metrics
-    from ddl_tools.launch import preflight
     from ddl_tools.launch.plan_notes import bindings, without_throughput
-    from ddl_tools.launch.study import check_data, doubts, plan_run, run_one
+    from ddl_tools.launch.study import check_single, doubts, plan_single, run_one
 
     spec = RunSpec.parse(fields)
     directory = tree.study(study_name) / spec.run_id
-    preflight.check_run(spec)
-    study = state.read_study(study_name, tree)
-    if study and spec.run_id not in {one.run_id for one in state.study_runs(study, tree)}:
-        raise SpecError(
-            f"study {study_name!r} in {tree.runs} does not plan this run, and no figure would show "
-            "it; choose another name with --study, or add the run to the study's file"
-        )
     if dry_run:
+        check_single(spec, study_name, tree)
         say(f"{entry(spec, directory).state}: {directory}")
         say(common.command_of(spec, directory))
         return
-    preflight.check_room(directory)
-    check_data([entry(spec, directory)], tree, data_dir)
-    plan_run(spec, study_name, tree, data_dir)
+    plan_single(spec, study_name, tree, data_dir)
     say(spec.run_id)
     _say_all(without_throughput([spec]), bindings())
     record = run_one(directory)

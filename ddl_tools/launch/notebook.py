@@ -19,6 +19,7 @@ from typing import Any
 from ddl_core.errors import DDLError, Interrupted, LaunchError, NotInstalledError
 from ddl_core.files import cannot_write
 from ddl_tools.launch.diagnose import tail
+from ddl_tools.launch.parameters import of_run
 from ddl_tools.processes import Passing, import_path
 from ddl_tools.records.failures import classify
 from ddl_tools.records.ledger import complete_text, finish_run, is_locked
@@ -296,7 +297,7 @@ class LocalJob:
             execute(
                 RUN_NOTEBOOK,
                 RunFiles(self.run_dir).notebook,
-                {"run_dir": str(self.run_dir)},
+                of_run(self.run_dir, self._before),
                 self._keep_kernel,
             )
         except BaseException as error:  # of any kind: nobody sees what a thread raises

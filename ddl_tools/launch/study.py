@@ -31,12 +31,15 @@ from ddl_tools.records.ledger import (
     Entry,
     counts,
     data_folder,
+    entry,
     exclusive,
     ledger,
     plan,
     plan_one,
+    read_study,
     remedies,
     require_folder,
+    study_runs,
 )
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, locate, portable
 from ddl_tools.records.progress import describe, fraction, read_progress
@@ -137,6 +140,26 @@ def _folder_of(item: Entry, tree: Tree, data_dir: Path | None) -> Path | None:
         planned = item.record.data_dir
         return locate(planned) if planned else None
     return data_folder(item.spec, tree, data_dir)
+
+
+def check_single(spec: RunSpec, study: str, tree: Tree) -> None:
+    """Check that a single run can start here, and that a study of this name plans it, if any."""
+    preflight.check_run(spec)
+    known = read_study(study, tree)
+    if known and spec.run_id not in {one.run_id for one in study_runs(known, tree)}:
+        raise SpecError(
+            f"study {study!r} in {tree.runs} does not plan this run, and no figure would show it; "
+            "choose another name with --study, or add the run to the study's file"
+        )
+
+
+def plan_single(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Path:
+    """Plan a single run once all that can be checked before its start is; return its folder."""
+    check_single(spec, study, tree)
+    directory = tree.study(study) / spec.run_id
+    preflight.check_room(directory)
+    check_data([entry(spec, directory)], tree, data_dir)
+    return plan_run(spec, study, tree, data_dir)
 
 
 def plan_run(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Path:
