@@ -14,7 +14,7 @@ from ddl_tools.records.ledger import ledger
 from ddl_tools.records.paths import NOTEBOOKS, results
 from ddl_tools.records.run import read_record
 from ddl_tools.study import Study
-from tests.launch.running import planned, study_file
+from tests.launch.running import injected, planned, study_file
 from tests.pictures import write_pictures
 
 pytestmark = pytest.mark.notebook
@@ -92,15 +92,6 @@ def test_recommend_notebook_answers_in_ten_lines(tmp_path: Path) -> None:
     answer = shown.rpartition("\nuse ")[2]
     assert len(re.findall(r"^(?:speed|limit|training|start|page) ", answer, re.M)) == 5
     assert "image/png" in target.read_text()
-
-
-def injected(path: Path) -> dict[str, Any]:
-    """Return what the cell that papermill adds to a notebook sets."""
-    cells = nbformat.read(path, as_version=4).cells
-    (cell,) = [one for one in cells if "injected-parameters" in one.metadata.get("tags", [])]
-    namespace: dict[str, Any] = {}
-    exec(cell.source, {}, namespace)
-    return namespace
 
 
 def test_a_run_that_cannot_start_shows_why_and_its_settings_in_its_notebook() -> None:

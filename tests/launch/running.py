@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import psutil
 import pytest
 import yaml
@@ -61,6 +62,15 @@ def planned(**fields: Any) -> Path:
     """Plan a small run; two ranks make it a DDP run."""
     strategy = "ddp" if fields.get("gpus_per_node", 1) > 1 else "single"
     return plan_run(RunSpec(**{**TINY, "strategy": strategy, **fields}), "test", results())
+
+
+def injected(path: Path) -> dict[str, Any]:
+    """Return what the cell that papermill adds to a notebook sets."""
+    cells = nbformat.read(path, as_version=4).cells
+    (cell,) = [one for one in cells if "injected-parameters" in one.metadata.get("tags", [])]
+    namespace: dict[str, Any] = {}
+    exec(cell.source, {}, namespace)
+    return namespace
 
 
 PORTS = count(10_000 + os.getpid() % 900 * 10)

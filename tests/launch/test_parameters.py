@@ -1,6 +1,8 @@
 """Parameters of notebooks: their form, values given as text, and the settings of a run."""
 
 import logging
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from ddl_core.config import RunSpec, run_fields
 from ddl_core.errors import SpecError
 from ddl_tools.launch.parameters import NAMED, convert, given_fields, of_run, require_same
 from ddl_tools.launch.study import plan_single
-from ddl_tools.records.paths import NOTEBOOKS, results
+from ddl_tools.records.paths import NOTEBOOKS, PROJECT, results
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from tests.analysis.hostile import EVIL
 from tests.fields import changed
@@ -66,6 +68,30 @@ def test_every_parameter_may_be_given_as_text(path: Path) -> None:
             namespace[name] = str(value)
     exec(after.partition("\n")[0], namespace)
     assert {name: namespace[name] for name in names} == before
+
+
+PAGE = PROJECT / "docs" / "how-to" / "run-notebooks.md"
+
+
+@EACH
+def test_the_page_on_papermill_lists_the_parameters(path: Path) -> None:
+    (row,) = re.findall(rf"^\|.*\[{path.stem}\].*\| (.*) \|$", PAGE.read_text(), re.M)
+    assert set(re.findall(r"`(\w+)`", row)) == inspect_notebook(path).keys()
+
+
+def test_pages_give_papermill_parameters_that_exist() -> None:
+    lines = [
+        line
+        for page in PROJECT.glob("docs/*/*.md")
+        for line in re.findall(r"papermill notebooks/[^`#\n]+", page.read_text())
+    ]
+    assert len(lines) > 4
+    for _, notebook, _, *options in map(shlex.split, lines):
+        namespace, _ = parameters_of(PROJECT / notebook)
+        assert {*options[::3]} == {"-p"}
+        given = dict(zip(options[1::3], options[2::3], strict=True))
+        assert given.keys() <= namespace["__annotations__"].keys()
+        convert(namespace | given)
 
 
 @pytest.mark.parametrize(

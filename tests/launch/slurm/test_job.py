@@ -26,7 +26,15 @@ from ddl_tools.records.ledger import entry, finish_run, is_locked
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import Attempt, Failure, RunRecord, read_record
 from ddl_tools.records.storage import now
-from tests.launch.running import ENDLESS, change, is_training, planned, processes_of, wait_for
+from tests.launch.running import (
+    ENDLESS,
+    change,
+    injected,
+    is_training,
+    planned,
+    processes_of,
+    wait_for,
+)
 from tests.launch.stand_ins import SRUN, StandIns
 
 JOB = str(os.getpid())  # a job's ranks meet at a port that follows from it
@@ -76,7 +84,7 @@ def test_the_script_completes_its_run(slurm: StandIns) -> None:
     assert record.status == "completed"
     assert record.provenance is not None
     assert record.provenance["scheduler"]["SLURM_JOB_ID"] == JOB
-    assert RunFiles(run_dir).notebook.exists()
+    assert injected(RunFiles(run_dir).notebook)["strategy"] == "ddp"
     assert list(RunFiles(run_dir).logs.glob("attempt_0/srun/attempt_0/0/stderr.log"))
     assert slurm.calls("scontrol") == ["show hostnames n1"]
     assert job.main([str(run_dir)]) == 0  # SLURM may start a job again that was done
