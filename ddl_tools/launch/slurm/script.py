@@ -257,6 +257,7 @@ def srun_argv(spec: RunSpec, site: Site) -> list[str]:
     """Return the step's command up to the rank itself, without the number of tasks."""
     words = [
         "srun",
+        *site.srun_args,  # the last one counts
         "--kill-on-bad-exit=1",
         "--distribution=block",
         f"--cpus-per-task={site.cpus_per_rank}",

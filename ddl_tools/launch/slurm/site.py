@@ -59,7 +59,12 @@ Folder = Annotated[Quoted, AfterValidator(_checked_folder)]
 Module = Annotated[str, Field(pattern=r"^\w[\w./+:@=-]*$")]
 Line = Annotated[str, Field(pattern=r"^[^\n]+$")]
 Directive = Annotated[str, Field(pattern=r"^--[^\n]+$")]
+Option = Annotated[str, Field(pattern=r"^-[^\s'\"]+$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+
+
+# Options of a step that say how many ranks it has: those are the run's.
+_SIZE = re.compile(r"--(nodes|ntasks|ntasks-per-node)(=.*)?|-[Nn].*")
 
 
 class Site(BaseModel):
@@ -84,6 +89,9 @@ class Site(BaseModel):
     exclusive: bool = Field(False, description="share no node with other jobs")
     sbatch_lines: tuple[Directive, ...] = Field(
         (), description="further options of sbatch, which hold unless `ddl` gives its own"
+    )
+    srun_args: tuple[Option, ...] = Field(
+        (), description="further options of srun for the ranks, under the same rule"
     )
     modules: tuple[Module, ...] = ()
     environment: dict[Variable, Quoted] = Field(default_factory=dict)
@@ -123,6 +131,11 @@ class Site(BaseModel):
             raise ValueError(
                 f"gpu_type = {self.gpu_type!r} with {request}: a type is given for 'gres_typed', "
                 "and for nothing else"
+            )
+        if wrong := [one for one in self.srun_args if _SIZE.fullmatch(one)]:
+            raise ValueError(
+                f"srun_args = {wrong[0]!r}: a run says itself how many nodes and ranks it has; "
+                "leave it out"
             )
         if "HOROVOD_CONTROLLER" in self.environment:
             raise ValueError(

@@ -130,6 +130,12 @@ def test_options_of_the_job_win_over_further_ones_of_the_site() -> None:
     assert "--mail-type=END" in given
 
 
+def test_options_of_the_step_win_over_further_ones_of_the_site() -> None:
+    text = script("generic", ONE_NODE, srun_args=("--mpi=pmi2", "--network=no_vni"))
+    assert "DDL_SRUN='srun --mpi=pmi2 --network=no_vni --kill-on-bad-exit=1 " in text
+    assert text.index("--mpi=pmi2") < text.index("--mpi=none")  # srun takes the last one
+
+
 def test_each_rank_sees_the_gpu_of_its_number() -> None:
     words = srun_argv(RunSpec(**{**ONE_NODE, "gpus_per_node": 8}), find_site("lumi"))
     assert words[-5].startswith("--cpu-bind=mask_cpu:0xfe000000000000,")
