@@ -118,7 +118,7 @@ def _caches(site: Site, dry_run: bool) -> Finding:
     variables = users_environment()
     variables["USER"] = variables.get("USER") or psutil.Process().username()
     try:
-        folder = expand(site.caches, variables)
+        folder = Path(expand(site.caches, variables))
         if dry_run:
             return Finding("caches", "unknown", f"{folder}: not made in a dry run", _LATER)
         system.require(folder)

@@ -14,6 +14,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    Json,
     ValidationError,
     field_validator,
     model_validator,
@@ -23,7 +24,9 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.files import describe
 from ddl_tools.launch import interpreters
-from ddl_tools.processes import KEY, compiled, imports, inherited
+from ddl_tools.launch.slurm.site import Container
+from ddl_tools.processes import CACHES, HOME, KEY, compiled, imports, inherited
+from ddl_tools.records.provenance import CONTAINER, code
 from ddl_tools.records.storage import Index, Line
 
 # Variables by which OpenMP binds threads: in each rank of a machine, to the same cores.
@@ -39,6 +42,11 @@ TASK = """
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
 mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
 """
+# Before that where the task is in a container: its variables may be the image's, the code is ours.
+# Packages of the user's home folder are of another Python.
+INSIDE = """
+export PYTHONNOUSERSITE=1 PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"
+shift"""
 
 
 class Allocation(BaseModel):
@@ -51,6 +59,7 @@ class Allocation(BaseModel):
 
     nodes: int = Field(1, ge=1, le=10**6, alias="SLURM_JOB_NUM_NODES")
     srun: tuple[str, ...] = Field(min_length=1, alias="DDL_SRUN")
+    container: Json[Container] | None = Field(None, alias="DDL_CONTAINER")
     block: Line | None = Field(None, alias=BLOCK)  # of runs that share this start of the job
     place: Index | None = Field(None, alias=PLACE)  # of the run at work in it
 
@@ -140,45 +149,64 @@ class Command:
         return f"{self.ranks} x {shlex.join(self.rank)}{nodes}"
 
 
-def command(spec: RunSpec, worker: str, run_dir: Path, logs: Path) -> Command:
+def command(
+    spec: RunSpec, worker: str, run_dir: Path, logs: Path, data_dir: Path | None = None
+) -> Command:
     """Return what starts the ranks of a run, each a `worker`, a module with `run_dir` as argument.
 
-    Their output goes to ``*/attempt_*/RANK/stderr.log`` in `logs`.
+    Their output goes to ``*/attempt_*/RANK/stderr.log`` in `logs`. In a container they see
+    `data_dir`, too.
     """
-    interpreters.require(spec.framework, spec.strategy)
-    python = str(interpreters.python_of(spec.framework))
-    rank = [*prefix(spec, logs), python, "-m", worker, str(run_dir)]
+    allocation = None if spec.launcher else Allocation.current()
+    if allocation and allocation.container:
+        python, before = allocation.container.python, _prefix(spec, logs)
+    else:
+        interpreters.require(spec.framework, spec.strategy)
+        python, before = str(interpreters.python_of(spec.framework)), prefix(spec, logs)
+    rank = [*before, python, "-m", worker, str(run_dir)]
     if simulated := spec.launcher:
         return Command(tuple(rank), spec.world_size, simulated=simulated)
-    allocation = Allocation.current()
-    words = step(spec, rank, logs, allocation) if allocation else []
+    folders = [run_dir, *([data_dir] if data_dir else [])]
+    words = step(spec, rank, logs, allocation, folders) if allocation else []
     return Command(tuple(rank), spec.gpus_per_node, tuple(words))
 
 
-def step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
-    """Return the job step of a run; see `words_of_step`."""
+def step(
+    spec: RunSpec,
+    rank: list[str],
+    logs: Path,
+    allocation: Allocation,
+    folders: Sequence[Path] = (),
+) -> list[str]:
+    """Return the job step of a run; in a container, ranks see `folders`."""
     program = shutil.which(allocation.srun[0])
     if program is None:
         raise LaunchError(f"cannot find {allocation.srun[0]!r} on PATH, inside a SLURM job")
-    return [program, *words_of_step(spec, rank, logs, allocation)[1:]]
-
-
-def words_of_step(spec: RunSpec, rank: list[str], logs: Path, allocation: Allocation) -> list[str]:
-    """Return the job step of a run, a task for each rank; read nothing of this machine."""
     size = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes * spec.gpus_per_node}"]
     size.append(f"--ntasks-per-node={spec.gpus_per_node}")
-    task = ["sh", "-c", TASK, str(logs / "srun" / "attempt_0"), *rank]
-    return [allocation.srun[0], *size, *allocation.srun[1:], *task]
+    inside, output = allocation.container, str(logs / "srun" / "attempt_0")
+    if inside is None:
+        return [program, *size, *allocation.srun[1:], "sh", "-c", TASK, output, *rank]
+    if made := os.environ.get(CACHES):
+        # The job has made it on its first node alone, where each node has its own.
+        folders = [*folders, Path(made).parent]
+    options, before = inside.words([HOME, *folders], os.environ)
+    task = ["sh", "-c", INSIDE + TASK, output, str(HOME), *rank]
+    return [program, *size, *options, *allocation.srun[1:], *before, *task]
 
 
 def prefix(spec: RunSpec, logs: Path) -> list[str]:
     """Return the words before a rank's command; `logs` is the folder of logs of its attempt."""
-    words = [word.replace("{logs}", str(logs)) for word in shlex.split(spec.prefix or "")]
+    words = _prefix(spec, logs)
     if words and shutil.which(words[0]) is None:
         raise NotInstalledError(
             f"prefix: {words[0]!r} is not on PATH; load its module, or leave prefix out"
         )
     return words
+
+
+def _prefix(spec: RunSpec, logs: Path) -> list[str]:
+    return [word.replace("{logs}", str(logs)) for word in shlex.split(spec.prefix or "")]
 
 
 def unbound(environment: Mapping[str, str]) -> dict[str, str]:
@@ -192,7 +220,7 @@ def environment(spec: RunSpec) -> Mapping[str, str]:
     All ranks need the same one: it has a key that no other run has.
     """
     threads = str(spec.cpu_threads)
-    return {
+    variables = {
         **inherited(),
         **imports(),
         "OMP_NUM_THREADS": threads,
@@ -201,3 +229,10 @@ def environment(spec: RunSpec) -> Mapping[str, str]:
         **compiled(),
         KEY: uuid.uuid4().hex,
     }
+    allocation = None if spec.launcher else Allocation.current()
+    if allocation and allocation.container:
+        del variables["PYTHONPATH"]  # modules put packages for the Python outside there
+        variables[CONTAINER] = str(allocation.container)
+        if (known := code())["git_commit"] and not known["git_dirty"]:
+            variables["DDL_COMMIT"] = known["git_commit"]  # an image need not have git
+    return variables

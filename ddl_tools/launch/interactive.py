@@ -103,6 +103,11 @@ class Engines:
 
     def __init__(self, spec: RunSpec) -> None:
         preflight.check_run(spec)
+        if (allocation := Allocation.current()) and allocation.container:
+            raise LaunchError(
+                "engines start outside of a container, in which the ranks of this site run; "
+                "execute the run with notebook 01, or `ddl run`"
+            )
         self._spec = spec
         self._cluster: Any = None
         self._client: Any = None

@@ -21,11 +21,10 @@ MIN_FREE_BYTES = 1_000_000_000
 
 def check_run(spec: RunSpec) -> None:
     """Check that this machine, or the SLURM job around this process, can start a run's ranks."""
-    if find_spec("torch") is None:
-        raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
-    _check_compiler(spec)
-    caches()
     allocation = Allocation.current()
+    if not (allocation and allocation.container):  # of an image its ranks find out
+        _check_software(spec)
+    caches()
     if simulated := spec.launcher:
         simulated.check()  # its ranks share whatever cores there are
     elif allocation:  # its GPUs and cores were asked for, and granted, with the job
@@ -44,8 +43,10 @@ def check_run(spec: RunSpec) -> None:
     check_batch(spec)
 
 
-def _check_compiler(spec: RunSpec) -> None:
-    """Check what torch.compile needs while a run goes on: what it makes is compiled on the spot."""
+def _check_software(spec: RunSpec) -> None:
+    """Check for torch, and for what torch.compile calls: it compiles while a run goes on."""
+    if find_spec("torch") is None:
+        raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
     names = [os.environ.get("CC", ""), "cc", "gcc"]
     if spec.compile and not any(name and shutil.which(name) for name in names):
         raise NotInstalledError(

@@ -92,10 +92,12 @@ def run_ranks(
         return read_record(directory)
 
 
-def command(spec: RunSpec, run_dir: Path, logs: Path) -> commands.Command:
-    """Return what starts the ranks of a run."""
+def command(
+    spec: RunSpec, run_dir: Path, logs: Path, data_dir: Path | None = None
+) -> commands.Command:
+    """Return what starts the ranks of a run, which read `data_dir`."""
     worker = PROBE_WORKER if spec.work == "probe" else WORKER
-    return commands.command(spec, worker, run_dir, logs)
+    return commands.command(spec, worker, run_dir, logs, data_dir)
 
 
 def setup_limit_s(spec: RunSpec, stall_timeout: float) -> float:
@@ -113,8 +115,8 @@ def _check(record: RunRecord, directory: Path) -> None:
     if record.spec.work == "probe":
         return  # what else is wrong, its ranks are to find
     preflight.check_run(record.spec)
-    if record.data_dir is not None:
-        preflight.check_data(locate(record.data_dir), record.spec.data_format)
+    if folder := _data_dir(directory):
+        preflight.check_data(folder, record.spec.data_format)
 
 
 def _begin(record: RunRecord, files: RunFiles) -> Path:
@@ -141,7 +143,8 @@ def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None
     before = diagnose.Shortages.now()
     with ExitStack() as stack:
         try:
-            started = start(command(spec, files.directory, logs), logs, environment(spec))
+            words = command(spec, files.directory, logs, _data_dir(files.directory))
+            started = start(words, logs, environment(spec))
             launcher = stack.enter_context(started)
         except OSError as error:
             cause = f"the ranks cannot be started: {error}"
@@ -160,6 +163,11 @@ def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None
         return
     code = -1 if code is None else code
     raise Failed(failure or diagnose.diagnose(files, logs, code, before.since()))
+
+
+def _data_dir(directory: Path) -> Path | None:
+    planned = read_record(directory).data_dir
+    return locate(planned) if planned else None
 
 
 @contextmanager

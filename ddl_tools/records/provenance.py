@@ -33,6 +33,7 @@ PACKAGES = (
 # As /proc/cpuinfo calls them, and what they are called here.
 CPU_DETAILS = {"cpu family": "family", "model": "model", "stepping": "stepping"}
 GIT_PATIENCE_S = 20.0
+CONTAINER = "DDL_IMAGE"  # runtime and image that a rank runs in, from what starts it
 CODE = ("ddl_core/__init__.py", "ddl_tools/__init__.py")  # a repository of the code tracks them
 UNTRACKED = 1  # exit status of `git ls-files --error-unmatch`
 NO_REPOSITORY = "the code is in no git repository"
@@ -54,6 +55,8 @@ SCHEDULER_VARIABLES = (
 def provenance(library: str = "torch") -> dict[str, Any]:
     """Return `code` and the packages: ``python``, ``packages``, ``not_pinned``, ``from_outside``.
 
+    ``container`` names the runtime and the image, where the ranks run in one.
+
     ``not_pinned`` are packages of another version than ``requirements/`` ask for in the environment
     of `library`, ``from_outside`` modules that ``PYTHONPATH`` puts before those of the environment.
     """
@@ -65,6 +68,7 @@ def provenance(library: str = "torch") -> dict[str, Any]:
         "packages": packages,
         "not_pinned": _not_pinned(packages, library),
         "from_outside": sorted(from_outside()),
+        **({"container": os.environ[CONTAINER]} if CONTAINER in os.environ else {}),
         "scheduler": {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ},
     }
 

@@ -134,7 +134,7 @@ def test_a_limit_that_limits_nothing_is_refused(words: tuple[str, ...], told: st
 
 
 @pytest.mark.usefixtures("sbatch")
-def test_a_site_that_cannot_be_used_is_an_error(images: Path) -> None:
+def test_a_site_that_cannot_be_used_is_an_error(images: Path, tmp_path: Path) -> None:
     for site, message in (
         ("nowhere", "unknown site 'nowhere'; choose one of: frontier, generic"),
         ("juwels_booster", "name it with --account PROJECT"),
@@ -142,6 +142,10 @@ def test_a_site_that_cannot_be_used_is_an_error(images: Path) -> None:
     ):
         refused = ddl("recommend", "--data", images, "--site", site, status=1)
         assert message in said(refused)
+    inside = tmp_path / "inside.toml"
+    inside.write_text('description = "x"\n[container]\nruntime = "pyxis"\nimage = "x"\n')
+    refused = ddl("recommend", "--data", images, "--site", inside, status=1)
+    assert "run in a container" in said(refused)
     refused = ddl("recommend", "--data", images, "--site", "generic", "--workers", "8", status=1)
     assert "--workers 8: a node of this site has 4 GPUs" in said(refused)
 
@@ -189,6 +193,7 @@ def test_the_search_starts_no_steps(images: Path, tmp_path: Path, stand_ins: Sta
     """Also where the job was submitted from a kernel that does, or by a measurement."""
     given = {
         "DDL_SRUN": "srun",
+        "DDL_CONTAINER": "{}",
         SERVER: "/socket",
         HELD: "1",
         "TMPDIR": tmp_path,
@@ -196,7 +201,7 @@ def test_the_search_starts_no_steps(images: Path, tmp_path: Path, stand_ins: Sta
         "SLURM_JOB_ID": 17,
     }
     shown = shown_by(search("localtest", images).script(), **given)
-    assert not re.search(rf"^(DDL_SRUN|{SERVER}|{HELD})=", shown, re.MULTILINE)
+    assert not re.search(rf"^(DDL_SRUN|DDL_CONTAINER|{SERVER}|{HELD})=", shown, re.MULTILINE)
     assert re.search(r"^PYTHONPATH=\S+:/a$", shown, re.MULTILINE)
 
 

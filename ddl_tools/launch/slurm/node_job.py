@@ -288,6 +288,11 @@ def _whole_node(site: Site) -> Site:
 
     A site without GPUs does not say how many cores a node has: only a node alone has them all.
     """
+    if site.container:
+        raise SpecError(
+            "the ranks of this site run in a container, and this command starts them outside; "
+            "measure this site with a study and `ddl study submit`"
+        )
     if site.gpus_per_node and site.visible_variable != "CUDA_VISIBLE_DEVICES":
         raise SpecError(
             f"visible_variable = {site.visible_variable!r}: `ddl recommend` finds NVIDIA's GPUs "

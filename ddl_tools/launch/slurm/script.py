@@ -180,11 +180,13 @@ def template(name: str) -> Template:
 
 def job_environment(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
     """Return what a site needs around any run: modules, variables, and how ranks are started."""
+    container = site.container_of(spec)
     return {
         "modules": site.modules,
         "environment": _variables(site, project),
         "setup": site.setup,
         "srun": shlex.quote(shlex.join(srun_argv(spec, site))),
+        "container": container and shlex.quote(container.model_dump_json()),
         "master_address": site.master_address,
         "master_suffix": site.master_suffix,
     }

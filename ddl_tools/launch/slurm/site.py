@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
-from ddl_core.errors import SpecError
+from ddl_core.errors import LaunchError, SpecError
 from ddl_core.files import read_plain
 from ddl_core.registry import PlugIn, plug_ins
 from ddl_tools.records.paths import SITES
@@ -35,8 +35,8 @@ def _checked_folder(text: str) -> str:
     return text
 
 
-def expand(folder: str, variables: Mapping[str, str]) -> Path:
-    """Return a folder of a site file as a job's shell would expand it, without a shell.
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text of a site file as a job's shell would expand it, without a shell.
 
     `KeyError` with the name of a variable that is not set.
     """
@@ -49,7 +49,7 @@ def expand(folder: str, variables: Mapping[str, str]) -> Path:
             raise KeyError(name)
         return variables[name]
 
-    return Path(_VARIABLE.sub(value, folder))
+    return _VARIABLE.sub(value, text)
 
 
 # They stand in double quotes in the script, so that a value may name a variable of the machine.
@@ -61,7 +61,73 @@ Line = Annotated[str, Field(pattern=r"^[^\n]+$")]
 Directive = Annotated[str, Field(pattern=r"^--[^\n]+$")]
 Option = Annotated[str, Field(pattern=r"^-[^\s'\"]+$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+Name = Annotated[str, Field(pattern=r"^[^-\s'\"][^\s'\"]*$")]  # no option
+Bind = Annotated[str, Field(pattern=r"^[^-,\s][^,\s]*$"), AfterValidator(_checked_folder)]
 
+
+class Container(BaseModel):
+    """An image in which the ranks of a site run; all else of a job runs outside of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    runtime: Literal["apptainer", "singularity", "pyxis", "podman-hpc", "charliecloud"]
+    image: Annotated[Name, AfterValidator(_checked_folder)]
+    binds: tuple[Bind, ...] = Field((), description="SOURCE, or SOURCE:TARGET:OPTIONS")
+    args: tuple[Option, ...] = Field((), description="further options of the runtime")
+    python: Name = Field("python3", description="the one in the image")
+
+    def __str__(self) -> str:
+        # Folders of the machine are of no concern to who reads a record.
+        return f"{self.runtime} {self.image.rpartition('/')[2]}"
+
+    def words(
+        self, folders: Iterable[Path], variables: Mapping[str, str]
+    ) -> tuple[list[str], list[str]]:
+        """Return options of srun, and the words before a rank's command.
+
+        `folders` are seen inside under their own names. `LaunchError` if one cannot be.
+        """
+        try:
+            image, *own = (expand(one, variables) for one in (self.image, *self.binds))
+        except KeyError as error:
+            name = error.args[0]
+            raise LaunchError(
+                f"container: the variable {name} of the site's file is not set"
+            ) from None
+        binds = [one if ":" in one else f"{one}:{one}" for one in own]
+        seen = [
+            Path(source)
+            for source, target, *_ in (one.split(":") for one in binds)
+            if source == target
+        ]
+        for folder in sorted(set(folders)):
+            if any(folder.is_relative_to(one) for one in seen):
+                continue
+            if found := set(str(folder)) & {":", ","}:
+                raise LaunchError(
+                    f"container: {folder} cannot be bound, because of the {found.pop()!r} in its "
+                    "name; rename it, or bind a folder above it (binds in the site's file)"
+                )
+            seen.append(folder)
+            binds.append(f"{folder}:{folder}")
+        match self.runtime:
+            case "pyxis":
+                mounts = f"--container-mounts={','.join(binds)}"
+                return [f"--container-image={image}", mounts, *self.args], []
+            case "charliecloud":
+                return [], ["ch-run", *(f"--bind={one}" for one in binds), *self.args, image, "--"]
+            case "podman-hpc":
+                # Ranks of a node meet as processes of the machine do.
+                shared = ["--env-host", "--network=host", "--ipc=host", "--pid=host"]
+                volumes = [f"--volume={one}" for one in binds]
+                return [], ["podman-hpc", "run", "--rm", *shared, *volumes, *self.args, image]
+        binding = (f"--bind={one}" for one in binds)
+        return [], [self.runtime, "exec", *binding, *self.args, image]
+
+
+# Options that give a container the GPUs of its node; other runtimes need none.
+_NVIDIA = {"apptainer": "--nv", "singularity": "--nv", "podman-hpc": "--gpu"}
+_AMD = {"apptainer": "--rocm", "singularity": "--rocm"}
 
 # Options of a step that say how many ranks it has: those are the run's.
 _SIZE = re.compile(r"--(nodes|ntasks|ntasks-per-node)(=.*)?|-[Nn].*")
@@ -116,6 +182,7 @@ class Site(BaseModel):
         description="what a rank's `visible_variable` is made to be",
     )
     dali: bool = Field(True, description="NVIDIA DALI can run here")
+    container: Container | None = Field(None, description="in which the ranks run")
     signal_s: PositiveInt = Field(120, le=10**6, description="notice before the time limit")
     requeues: int = Field(0, ge=0, le=100, description="times a job goes on after its time limit")
 
@@ -156,7 +223,12 @@ class Site(BaseModel):
         """Check that a run fits this machine."""
         gloo = spec.strategy == "horovod" and not self.over_mpi(spec)
         problem = ""
-        if spec.device == "cuda" and self.gpus_per_node == 0:
+        if self.container and (spec.simulated or spec.framework != "torch"):
+            what = "emulated nodes" if spec.simulated else f"framework = {spec.framework!r}"
+            problem = (
+                f"{what}: in a container (of this site) run ranks of 'torch' alone, a task each"
+            )
+        elif spec.device == "cuda" and self.gpus_per_node == 0:
             problem = "device = 'cuda', but this site has no GPUs; use 'cpu'"
         elif self.wants_gpus(spec) and spec.gpus_per_node > self.gpus_per_node:
             problem = (
@@ -187,6 +259,14 @@ class Site(BaseModel):
         """Say whether the ranks of a run meet over MPI: with PyTorch only."""
         over = self.horovod_controller == "mpi" and spec.strategy == "horovod"
         return over and spec.framework == "torch"
+
+    def container_of(self, spec: RunSpec) -> Container | None:
+        """Return the container of the ranks of a run, with the GPUs that it computes on."""
+        options = _NVIDIA if self.visible_variable == "CUDA_VISIBLE_DEVICES" else _AMD
+        option = self.container and options.get(self.container.runtime)
+        if not self.container or not option or not self.wants_gpus(spec):
+            return self.container
+        return self.container.model_copy(update={"args": (option, *self.container.args)})
 
     def wants_gpus(self, spec: RunSpec) -> bool:
         """Say whether the ranks of a run compute on GPUs here."""
