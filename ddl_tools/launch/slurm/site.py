@@ -115,7 +115,9 @@ class Container(BaseModel):
                 mounts = f"--container-mounts={','.join(binds)}"
                 return [f"--container-image={image}", mounts, *self.args], []
             case "charliecloud":
-                return [], ["ch-run", *(f"--bind={one}" for one in binds), *self.args, image, "--"]
+                # It would show TMPDIR under the name of /tmp, which then hides what lies there.
+                program = ["env", "-u", "TMPDIR", "ch-run"]
+                return [], [*program, *(f"--bind={one}" for one in binds), *self.args, image, "--"]
             case "podman-hpc":
                 # Ranks of a node meet as processes of the machine do.
                 shared = ["--env-host", "--network=host", "--ipc=host", "--pid=host"]

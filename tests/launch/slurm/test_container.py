@@ -70,7 +70,7 @@ BEFORE = {
     "singularity": "singularity exec {--bind=} --nv --no-home /images/ddl.sif",
     "podman-hpc": "podman-hpc run --rm --env-host --network=host --ipc=host --pid=host {--volume=} "
     "--gpu --no-home /images/ddl.sif",
-    "charliecloud": "ch-run {--bind=} --no-home /images/ddl.sif --",
+    "charliecloud": "env -u TMPDIR ch-run {--bind=} --no-home /images/ddl.sif --",
 }
 
 
