@@ -20,4 +20,4 @@ complete || fail "a private SLURM needs programs that this machine lacks" \
     "install the Debian packages: $packages"
 
 # Only the tests of containers need it, which skip themselves without.
-command -v ch-run >/dev/null || apt_install charliecloud || true
+command -v ch-run >/dev/null || apt_install charliecloud-runtime || true

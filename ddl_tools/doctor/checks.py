@@ -73,7 +73,8 @@ def examine(request: Request, tree: Tree, on_state: Callable[[str], None]) -> Re
         record = _plan(request, site, where, readable)  # before time is spent on packages
     here = [machine.commit(), machine.results(tree), data]
     if site and record:
-        packages = machine.examine_packages(())
+        inside = site.container is not None
+        packages = machine.examine_outside() if inside else machine.examine_packages(())
         found = [*(login_node.of_site(one, site) for one in packages), *here, scheduler]
         found += login_node.examine(site, record.spec, tree, request.dry_run)
         if ports := open_ports([record.spec], site):

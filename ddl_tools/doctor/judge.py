@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddl_core.files import some
 from ddl_tools.doctor.finding import Finding, State
@@ -81,6 +81,18 @@ def _hosts(record: ProbeRecord) -> dict[str, list[Answer]]:
     for answer in record.answers:
         hosts[answer.host].append(answer)
     return hosts
+
+
+def _container(record: ProbeRecord) -> Verdict | None:
+    """Name the image that has started, its Python and torch, and the versions that differ."""
+    inside: dict[str, Any] = dict(record.provenance or {})
+    if "container" not in inside:
+        return None
+    torch = inside.get("packages", {}).get("torch")
+    detail = f"{inside['container']}, with Python {inside.get('python')}, torch {torch}"
+    if others := inside.get("not_pinned"):
+        return "warn", f"{detail}; requirements/ has other versions: {some(others, ', ')}"
+    return "ok", detail
 
 
 def _missing_cores(record: ProbeRecord) -> Verdict | None:
@@ -421,6 +433,9 @@ def _decodable(reading: Reading, cores: int) -> float:
 
 # Of a subject, the first judgement that returns a verdict counts.
 JUDGEMENTS = [
+    Judgement(
+        "container", _container, "compare runs of one image alone, or make one of requirements/"
+    ),
     Judgement(
         "cores of ranks",
         _missing_cores,

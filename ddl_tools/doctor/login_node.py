@@ -61,7 +61,7 @@ def examine(site: Site, spec: RunSpec, tree: Tree, dry_run: bool = False) -> lis
     """
     places = {"environment": Path(sys.prefix), "project": PROJECT, "results": tree.root}
     shared = [_shared(f"{name} shared", place, spec) for name, place in places.items()]
-    return [_modules(site, dry_run), _caches(site, dry_run), *shared]
+    return [_modules(site, dry_run), _caches(site, dry_run), *_image(site, spec), *shared]
 
 
 def of_site(found: Finding, site: Site) -> Finding:
@@ -132,6 +132,24 @@ def _caches(site: Site, dry_run: bool) -> Finding:
         reason = f"{folder}: may not be written"
     remedy = "caches in the site's file: a folder that jobs may write, e.g. on the scratch disk"
     return Finding("caches", "bad", reason, remedy)
+
+
+def _image(site: Site, spec: RunSpec) -> list[Finding]:
+    """Say whether the image of a site's container is there; the ranks of the probe start it."""
+    if site.container is None:
+        return []
+    remedy = "image of the container in the site's file: the path that nodes see"
+    try:
+        name = expand(site.container.image, users_environment())
+    except KeyError as error:
+        reason = f"{site.container.image}: the variable {error.args[0]} is not set"
+        return [Finding("image", "bad", reason, remedy)]
+    place = Path(name)
+    if not place.is_absolute():
+        return [Finding("image", "unknown", f"{name} is no path: jobs look it up", remedy)]
+    if not place.exists():
+        return [Finding("image", "bad", f"{name} does not exist here", remedy)]
+    return [_shared("image", place, spec)]
 
 
 def _shell(line: str) -> "subprocess.CompletedProcess[str]":

@@ -186,6 +186,12 @@ def examine_packages(strategies: Collection[str]) -> list[Finding]:
     ]
 
 
+def examine_outside() -> list[Finding]:
+    """Return a finding per package that a job needs where its ranks bring their own."""
+    python = Finding("python", "ok", platform.python_version())
+    return [python, installed("papermill", required=True)]
+
+
 def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
     """Import a package in a process of its own and report what it says, as `PROBES` asks it."""
     found = installed(name, required)

@@ -38,7 +38,7 @@ def plan_probe(directory: Path, record: ProbeRecord) -> None:
     """Write the records of a probe that is to be made."""
     preflight.check_room(directory)
     write_probe(directory, record)
-    write_record(directory, RunRecord.plan("probes", record.spec))
+    write_record(directory, RunRecord.plan("probes", record.spec, record.data_dir))
 
 
 def run_probe(directory: Path, on_step: Callable[[str], None]) -> ProbeRecord:

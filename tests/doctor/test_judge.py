@@ -48,6 +48,12 @@ def interface(variable: str, value: str) -> ProbeRecord:
     return record(answer(wanted_interfaces={variable: value}))
 
 
+def inside(**facts: Any) -> ProbeRecord:
+    """Two ranks in a container."""
+    known = {"container": "pyxis ddl.sqsh", "python": "3.12.3", "packages": {"torch": "2.13.0"}}
+    return record(answer(0), answer(1), provenance={**known, **facts})
+
+
 def two(**changes: Any) -> ProbeRecord:
     return record(answer(0, **changes), answer(1))
 
@@ -130,6 +136,7 @@ def test_other_collectives_pass_their_data_once() -> None:
 def test_a_healthy_probe_has_no_fault() -> None:
     found = judged(two())
     assert {one.state for one in found.values()} == {"ok"}
+    assert "container" not in found
     assert found["cores of ranks"].detail == "2 for each rank, none shared"
     assert found["connections"].detail == "over eth0 (1000 Mbit/s)"
 
@@ -137,6 +144,8 @@ def test_a_healthy_probe_has_no_fault() -> None:
 @pytest.mark.parametrize(
     ("subject", "probe", "state", "detail", "remedy"),
     [
+        ("container", inside(), "ok", "pyxis ddl.sqsh, with Python 3.12.3, torch 2.13.0", ""),
+        ("container", inside(not_pinned=["torch 2 (3)"]), "warn", "versions: torch 2 (3)", "image"),
         ("cores of ranks", cores([0], [0]), "bad", "ranks 0 and 1 share cores 0 of node1", "cpu_b"),
         ("cores of ranks", cores([0, 1], [1, 2]), "bad", "share cores 1 of", "cpu_bind"),
         ("cores of ranks", FIVE_ON_ONE, "bad", "and 5 more", "cpu_bind"),

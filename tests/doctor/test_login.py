@@ -115,6 +115,28 @@ def test_caches_are_made_where_the_machine_says(home, alone, monkeypatch) -> Non
 
 
 @pytest.mark.parametrize(
+    ("image", "state", "words"),
+    [
+        ("$IMAGES_OF_TEST/ddl.sif", "ok", "/ddl.sif on "),
+        ("$IMAGES_OF_TEST/gone.sif", "bad", "gone.sif does not exist"),
+        ("$NOT_SET_HERE/ddl.sif", "bad", "NOT_SET_HERE is not set"),
+        ("nvcr.io#nvidia/pytorch:26.02-py3", "unknown", "is no path"),
+    ],
+)
+def test_the_image_of_a_container_has_to_be_there(
+    tmp_path, alone, monkeypatch, image, state, words
+) -> None:
+    assert "image" not in found()
+    (tmp_path / "ddl.sif").touch()
+    monkeypatch.setenv("IMAGES_OF_TEST", str(tmp_path))
+    monkeypatch.setattr(login_node, "LOCAL", frozenset())
+    one = found(container={"runtime": "apptainer", "image": image})["image"]
+    assert one.state == state
+    assert words in one.detail
+    assert state == "ok" or "image" in one.remedy
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"modules": ["x;touch${IFS}made"]},

@@ -25,7 +25,7 @@ def charliecloud(image: Path) -> dict[str, Any]:
     is no Charliecloud, or it may not start, the test is skipped.
     """
     if shutil.which("ch-run") is None:
-        pytest.skip("no ch-run: apt-get install charliecloud")
+        pytest.skip("no ch-run: apt-get install charliecloud-runtime")
     packages = Path(sysconfig.get_path("purelib"))
     binds = [Path("/usr"), Path(sys.base_prefix), packages.resolve()]
     for folder in LINKED:

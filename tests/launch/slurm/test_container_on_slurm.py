@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,18 @@ def test_an_image_that_does_not_start_is_the_reason_of_its_run(
     ddl("study", "submit", path, "--site", site, "--retry-failed", status=0)
     left_queue(item.directory)
     assert "gone" in error_of(item.directory).message
+
+
+def test_the_doctor_starts_the_image_on_the_nodes(tmp_path: Path, localtest: EmulatedSlurm) -> None:
+    site = site_of(tmp_path, charliecloud(tmp_path / "image"))
+    images = write_pictures(tmp_path / "images", 4, 4)
+    words = ("--site", site, "--data", images, "--loader-workers", 1, "--wait", 4, "--json")
+    found = {one["subject"]: one for one in json.loads(ddl("doctor", *words).stdout)["findings"]}
+    assert "torch" not in found  # outside
+    assert found["image"]["detail"].startswith(f"{tmp_path / 'image'} on ")
+    assert found["ranks"]["state"] == "ok", found
+    assert found["reading"]["detail"].split()[0].isdigit(), found
+    assert (
+        f"charliecloud image, with Python {platform.python_version()}"
+        in (found["container"]["detail"])
+    )
