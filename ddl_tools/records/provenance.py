@@ -33,7 +33,7 @@ PACKAGES = (
 # As /proc/cpuinfo calls them, and what they are called here.
 CPU_DETAILS = {"cpu family": "family", "model": "model", "stepping": "stepping"}
 GIT_PATIENCE_S = 20.0
-CONTAINER = "DDL_IMAGE"  # runtime and image that a rank runs in, from what starts it
+CONTAINER = "DDL_INSIDE"  # runtime and image that a rank runs in, from what starts it
 CODE = ("ddl_core/__init__.py", "ddl_tools/__init__.py")  # a repository of the code tracks them
 UNTRACKED = 1  # exit status of `git ls-files --error-unmatch`
 NO_REPOSITORY = "the code is in no git repository"

@@ -136,7 +136,7 @@ def test_a_limit_that_limits_nothing_is_refused(words: tuple[str, ...], told: st
 @pytest.mark.usefixtures("sbatch")
 def test_a_site_that_cannot_be_used_is_an_error(images: Path, tmp_path: Path) -> None:
     for site, message in (
-        ("nowhere", "unknown site 'nowhere'; choose one of: frontier, generic"),
+        ("nowhere", "unknown site 'nowhere'; choose one of: clariden, frontier"),
         ("juwels_booster", "name it with --account PROJECT"),
         ("lumi", "finds NVIDIA's GPUs only"),
     ):

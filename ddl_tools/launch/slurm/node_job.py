@@ -288,15 +288,15 @@ def _whole_node(site: Site) -> Site:
 
     A site without GPUs does not say how many cores a node has: only a node alone has them all.
     """
-    if site.container:
-        raise SpecError(
-            "the ranks of this site run in a container, and this command starts them outside; "
-            "measure this site with a study and `ddl study submit`"
-        )
     if site.gpus_per_node and site.visible_variable != "CUDA_VISIBLE_DEVICES":
         raise SpecError(
             f"visible_variable = {site.visible_variable!r}: `ddl recommend` finds NVIDIA's GPUs "
             "only; measure this site with a study and `ddl study submit`"
+        )
+    if site.container:
+        raise SpecError(
+            "the ranks of this site run in a container, and this command starts them outside; "
+            "measure this site with a study and `ddl study submit`"
         )
     exclusive_node = site.exclusive or not site.gpus_per_node
     # Ranks of one node meet without MPI.

@@ -70,11 +70,23 @@ class Container(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    runtime: Literal["apptainer", "singularity", "pyxis", "podman-hpc", "charliecloud"]
-    image: Annotated[Name, AfterValidator(_checked_folder)]
+    runtime: Literal["apptainer", "singularity", "pyxis", "podman-hpc", "charliecloud", "ce"]
+    image: Annotated[Name, AfterValidator(_checked_folder)] = Field(
+        description="its path, or its name in a registry; of ce the environment definition file"
+    )
     binds: tuple[Bind, ...] = Field((), description="SOURCE, or SOURCE:TARGET:OPTIONS")
     args: tuple[Option, ...] = Field((), description="further options of the runtime")
+    gpu_option: bool = Field(True, description="pass --nv, --rocm or --gpu, where a runtime has it")
     python: Name = Field("python3", description="the one in the image")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.runtime == "ce" and self.binds:
+            raise ValueError(
+                f"binds = {self.binds!r} with runtime = 'ce': the environment definition file has "
+                "the mounts; write them there"
+            )
+        return self
 
     def __str__(self) -> str:
         # Folders of the machine are of no concern to who reads a record.
@@ -114,6 +126,8 @@ class Container(BaseModel):
             case "pyxis":
                 mounts = f"--container-mounts={','.join(binds)}"
                 return [f"--container-image={image}", mounts, *self.args], []
+            case "ce":
+                return [f"--environment={image}", *self.args], []
             case "charliecloud":
                 # It would show TMPDIR under the name of /tmp, which then hides what lies there.
                 program = ["env", "-u", "TMPDIR", "ch-run"]
@@ -267,6 +281,8 @@ class Site(BaseModel):
         options = _NVIDIA if self.visible_variable == "CUDA_VISIBLE_DEVICES" else _AMD
         option = self.container and options.get(self.container.runtime)
         if not self.container or not option or not self.wants_gpus(spec):
+            return self.container
+        if not self.container.gpu_option:
             return self.container
         return self.container.model_copy(update={"args": (option, *self.container.args)})
 

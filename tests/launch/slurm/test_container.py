@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError, SpecError
@@ -100,7 +101,19 @@ def test_pyxis_is_a_part_of_srun(job: StandIns, monkeypatch: pytest.MonkeyPatch)
     assert rank == ["python3", "-m", "worker", str(RUN)]
 
 
-@pytest.mark.parametrize("runtime", [*BEFORE, "pyxis"])
+def test_the_container_engine_of_alps_has_its_mounts_in_a_file(
+    job: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACE", "/users/me")
+    before, rank = parts(step(monkeypatch, site("ce", image="$PLACE/.edf/ddl.toml")))
+    words = f"{OPTIONS[0]} --environment=/users/me/.edf/ddl.toml {OPTIONS[1]}"
+    assert before == [str(job.folder / "srun"), *words.split()]
+    assert rank == ["python3", "-m", "worker", str(RUN)]
+    with pytest.raises(ValidationError, match="has the mounts"):
+        site("ce", binds=["/data"])
+
+
+@pytest.mark.parametrize("runtime", [*BEFORE, "pyxis", "ce"])
 def test_scripts_with_and_without_a_container_differ_in_one_place(runtime: str) -> None:
     with_it = render(plan_of(SPEC), site(runtime)).splitlines()
     without = render(plan_of(SPEC), Site.model_validate(FOUR)).splitlines()
@@ -125,6 +138,9 @@ def test_a_container_gets_the_gpus_of_its_node(
     found = site(runtime, of_site, args=["--mine"]).container_of(RunSpec(**spec))
     assert found is not None
     assert found.args == ((option, "--mine") if option else ("--mine",))
+    found = site(runtime, of_site, gpu_option=False).container_of(RunSpec(**spec))
+    assert found is not None
+    assert found.args == ()
 
 
 def test_what_lies_below_a_bound_folder_is_not_bound_again(
@@ -179,7 +195,7 @@ def test_ranks_inside_get_no_modules_and_know_their_image_and_commit(
     assert "PYTHONPATH" not in inside
     known = code()
     assert inside.get("DDL_COMMIT") == (None if known["git_dirty"] else known["git_commit"])
-    monkeypatch.setenv("DDL_IMAGE", inside["DDL_IMAGE"])
+    monkeypatch.setenv("DDL_INSIDE", inside["DDL_INSIDE"])
     assert provenance()["container"] == "apptainer ddl.sif"
 
 

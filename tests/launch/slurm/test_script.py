@@ -29,6 +29,7 @@ ONE_NODE = {"strategy": "ddp", "gpus_per_node": 4}
 FOUR_NODES = {**ONE_NODE, "nodes": 4}
 CASES: dict[str, tuple[str, dict[str, Any], JobPlan]] = {
     "juwels_booster-4": ("juwels_booster", {**FOUR_NODES, "strategy": "horovod"}, ASKED),
+    "lumi-4": ("lumi", {**FOUR_NODES, "gpus_per_node": 8}, ASKED),
     "localtest-4": ("localtest", {**FOUR_NODES, "gpus_per_node": 1, "device": "cpu"}, NOTHING),
 }
 BLOCK = "vega-block"
@@ -92,7 +93,9 @@ ONE_MACHINE = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n"
     [
         ("perlmutter", CPU, "--ntasks-per-node=4\n", "gpus-per-node"),
         ("perlmutter", CPU, "--nodes=1\n", "CUDA_VISIBLE_DEVICES"),
-        ("lumi", ONE_NODE, "--gpus-per-node=4\n#SBATCH --mem=480G\n", "module load"),
+        ("lumi", ONE_NODE, "--gpus-per-node=4\n#SBATCH --mem=480G\n", "--rocm"),
+        ("lumi", ONE_NODE, "module load lumi-aif-singularity-bindings\n", "unset DDL_CONTAINER"),
+        ("roihu", ONE_NODE, '"args":["--nv"]', "unset DDL_CONTAINER"),
         ("lumi", ONE_NODE, 'export MIOPEN_USER_DB_PATH="$DDL_CACHES/miopen"\n', "--exclusive"),
         ("perlmutter", ONE_NODE, "#SBATCH --constraint=gpu\n#SBATCH --qos=regular\n", "partition"),
         ("perlmutter", ONE_NODE, " --gpu-bind=none env CUDA_VISIBLE_DEVICES=3,2,1,0'", "exclusive"),
