@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help reproduce figures docs reference cluster-demo gpu pythons lint env horovod hashes clean clean-results
+.PHONY: help reproduce figures docs reference cluster-demo image-files gpu pythons lint env horovod hashes clean clean-results
 .PHONY: test test-fast test-all instruction-sets
 .PHONY: libraries tensorflow keras mxnet
 
@@ -103,6 +103,10 @@ instruction-sets: env ## run the tests that compare numbers again, on less of a 
 cluster-demo: env ## run a study through a real SLURM of 4 emulated nodes on this machine, draw it
 	@bash requirements/slurm.sh
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ddl_tools.emulation.local_slurm slurm/local/demo.sh
+
+image-files: env ## write build/image/: definitions of a container for the ranks, of Apptainer and OCI
+	@$(BIN)/python requirements/image.py build/image \
+	  $(if $(TORCH_INDEX),--index $(TORCH_INDEX),--dali $(DALI))
 
 gpu: $(if $(PYTHON),,env) ## what only a GPU can show, in half an hour; PYTHON=python3: not in .venv
 	$(or $(PYTHON),$(BIN)/python) -m benchmarks.gpu $(GPU)

@@ -1,9 +1,12 @@
 """pip, conda, make, pre-commit and pyproject.toml name the same versions."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -104,6 +107,35 @@ def test_python_range_is_the_same_everywhere() -> None:
     # What is checked is written for the oldest.
     assert PYPROJECT["tool"]["mypy"]["python_version"] == minors[0]
     assert PYPROJECT["tool"]["ruff"]["target-version"] == "py" + minors[0].replace(".", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [(("--dali", "cuda130"), "--index-url"), (("--index", "https://x/rocm"), "dali")],
+)
+def test_images_are_made_of_the_same_pins(
+    tmp_path: Path, words: tuple[str, str], absent: str
+) -> None:
+    program = [sys.executable, REQUIREMENTS / "image.py", tmp_path / "image"]
+    subprocess.run([*program, *words], check=True, capture_output=True)
+    found = {path.name: path.read_text() for path in (tmp_path / "image").iterdir()}
+    assert found.pop("constraints.txt") == (REQUIREMENTS / "constraints.txt").read_text()
+    pinned = {name: read_pins(REQUIREMENTS / f"{name}.txt") for name in ("analysis", "train")}
+    if "--dali" in words:
+        pinned["dali"] = read_pins(REQUIREMENTS / "dali_cuda130.txt")
+    steps = []
+    for text in found.values():
+        for name, pin in {
+            name: pin for each in pinned.values() for name, pin in each.items()
+        }.items():
+            assert f"{name}{pin}" in text.lower().replace("_", "-")
+        assert absent not in text
+        lines = [line.strip().removeprefix("RUN ") for line in text.splitlines()]
+        steps.append([line for line in lines if line.startswith(("apt-get", "python -m pip"))])
+        subprocess.run(["sh", "-n"], input="\n".join(steps[-1]), text=True, check=True)
+    assert len(found) == 2
+    assert steps[0] == steps[1]
+    assert len(steps[0]) == (3 if "--index" in words else 2)
 
 
 def test_setuptools_is_the_one_that_builds() -> None:
