@@ -20,6 +20,7 @@ from ddl_tools.records.paths import PROJECT, SITES, RunFiles
 
 USER = "${USER:-$(id -un)}"  # a batch shell need not set it, and folders are named after it
 TEMPLATE = "job.sh.j2"
+PACKAGES = ("site-packages", "dist-packages")  # folders that hold more than this project
 NAME = re.compile(r"[\w.,@/-]+")
 CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")  # a line break would end an #SBATCH line
 
@@ -114,6 +115,11 @@ class JobPlan:
         if not self.name:
             return
         self._check_paths()
+        if site.container and self.project.name in PACKAGES:
+            raise SpecError(
+                f"the ranks of this site run in a container, where {self.project} would bring them "
+                "the packages of another Python; submit from a clone of the project"
+            )
         for item in self.runs:
             site.check(item.spec)
         self._check_length(site)

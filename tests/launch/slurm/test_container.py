@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,22 @@ from pydantic import ValidationError
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError, SpecError
+from ddl_tools.doctor.probes import plan_probe
 from ddl_tools.launch import commands, preflight
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.interactive import Engines
+from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.slurm.script import render
 from ddl_tools.launch.slurm.site import Container, Site
 from ddl_tools.processes import HOME
+from ddl_tools.records.probe import ProbeRecord
 from ddl_tools.records.provenance import code, provenance
+from ddl_tools.records.run import RunRecord, write_record
 from tests.fields import EMULATED
+from tests.launch.running import TINY
 from tests.launch.slurm.test_script import plan_of
 from tests.launch.stand_ins import StandIns
+from tests.pictures import write_pictures
 
 RUN, LOGS, DATA = Path("/scratch/runs/one"), Path("/scratch/runs/one/logs/0"), Path("/data/set")
 SPEC = RunSpec(strategy="ddp", gpus_per_node=4)
@@ -244,6 +251,35 @@ def test_a_wrong_container_is_named_with_its_value(tmp_path: Path, line: str, me
 def test_what_runs_outside_of_a_container_is_refused(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(SpecError, match=named):
         site("apptainer", {"gpus_per_node": 0, "gpu_request": "none"}).check(RunSpec(**fields))
+
+
+def test_an_installed_project_is_not_bound() -> None:
+    project = Path("/venv/lib/python3.12/site-packages")
+    plan = replace(plan_of(SPEC), project=project)
+    render(plan, Site.model_validate(FOUR))
+    with pytest.raises(SpecError, match=f"{project} would bring them"):
+        render(plan, site("apptainer"))
+
+
+@pytest.mark.parametrize("work", ["train", "probe"])
+def test_a_run_binds_the_data_that_its_record_names(
+    work: str, tmp_path: Path, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins.add("srun", status=1)
+    images = write_pictures(tmp_path / "images", 32, 8)
+    run_dir = tmp_path / "run"
+    if work == "probe":
+        spec = RunSpec(work="probe", device="cpu")
+        plan_probe(run_dir, ProbeRecord(name="x", site=None, spec=spec, data_dir=str(images)))
+    else:
+        spec = RunSpec(**{**TINY, "loader": "native"})
+        write_record(run_dir, RunRecord.plan("small", spec, str(images)))
+    step(monkeypatch, site("charliecloud"), spec, caches=str(tmp_path / "mine" / "caches"))
+    with pytest.raises(LaunchError):
+        run_ranks(run_dir)
+    (call,) = stand_ins.calls("srun")[:1]
+    for folder in (images, run_dir):
+        assert f"--bind={folder}:{folder} " in call
 
 
 def test_a_wrong_variable_is_one_sentence(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
