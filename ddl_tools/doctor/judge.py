@@ -1,5 +1,6 @@
 """Judge what the ranks of a probe found: their cores, devices and limits, the network, the data."""
 
+import platform
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import combinations
@@ -90,6 +91,8 @@ def _container(record: ProbeRecord) -> Verdict | None:
         return None
     torch = inside.get("packages", {}).get("torch")
     detail = f"{inside['container']}, with Python {inside.get('python')}, torch {torch}"
+    if inside.get("python") != (outside := platform.python_version()):
+        detail += f"; outside Python {outside}"
     if others := inside.get("not_pinned"):
         return "warn", f"{detail}; requirements/ has other versions: {some(others, ', ')}"
     return "ok", detail
@@ -434,7 +437,9 @@ def _decodable(reading: Reading, cores: int) -> float:
 # Of a subject, the first judgement that returns a verdict counts.
 JUDGEMENTS = [
     Judgement(
-        "container", _container, "compare runs of one image alone, or make one of requirements/"
+        "container",
+        _container,
+        "compare runs of one image alone, or make another: make image-files",
     ),
     Judgement(
         "cores of ranks",

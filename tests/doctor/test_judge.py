@@ -50,7 +50,7 @@ def interface(variable: str, value: str) -> ProbeRecord:
 
 def inside(**facts: Any) -> ProbeRecord:
     """Two ranks in a container."""
-    known = {"container": "pyxis ddl.sqsh", "python": "3.12.3", "packages": {"torch": "2.13.0"}}
+    known = {"container": "pyxis ddl.sqsh", "python": "3.1.0", "packages": {"torch": "2.13.0"}}
     return record(answer(0), answer(1), provenance={**known, **facts})
 
 
@@ -144,7 +144,7 @@ def test_a_healthy_probe_has_no_fault() -> None:
 @pytest.mark.parametrize(
     ("subject", "probe", "state", "detail", "remedy"),
     [
-        ("container", inside(), "ok", "pyxis ddl.sqsh, with Python 3.12.3, torch 2.13.0", ""),
+        ("container", inside(), "ok", "Python 3.1.0, torch 2.13.0; outside Python 3.", ""),
         ("container", inside(not_pinned=["torch 2 (3)"]), "warn", "versions: torch 2 (3)", "image"),
         ("cores of ranks", cores([0], [0]), "bad", "ranks 0 and 1 share cores 0 of node1", "cpu_b"),
         ("cores of ranks", cores([0, 1], [1, 2]), "bad", "share cores 1 of", "cpu_bind"),

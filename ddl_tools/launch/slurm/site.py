@@ -242,7 +242,8 @@ class Site(BaseModel):
         if self.container and (spec.simulated or spec.framework != "torch"):
             what = "emulated nodes" if spec.simulated else f"framework = {spec.framework!r}"
             problem = (
-                f"{what}: in a container (of this site) run ranks of 'torch' alone, a task each"
+                f"{what}, but this site runs ranks in a container, which is for real nodes and "
+                "framework 'torch' alone; use another site"
             )
         elif spec.device == "cuda" and self.gpus_per_node == 0:
             problem = "device = 'cuda', but this site has no GPUs; use 'cpu'"

@@ -24,6 +24,9 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
+# What requirements/train.txt adds to those of the analysis.
+OF_TRAINING = ("torch", "torchvision", "timm", "deepspeed", "simplejpeg", "skimage", "sklearn")
+
 
 def site_of(folder: Path, container: dict[str, object]) -> Path:
     """Write the site of the emulated nodes, with a container."""
@@ -38,9 +41,10 @@ def test_ranks_of_a_study_run_inside_and_its_notebook_outside(
     tmp_path: Path, localtest: EmulatedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = site_of(tmp_path, charliecloud(tmp_path / "image"))
-    broken = tmp_path / "modules" / "torch" / "__init__.py"
-    broken.parent.mkdir(parents=True)
-    broken.write_text("raise ImportError('no torch outside')")
+    for name in OF_TRAINING:
+        broken = tmp_path / "modules" / name / "__init__.py"
+        broken.parent.mkdir(parents=True)
+        broken.write_text("raise ImportError('not outside')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"), prepend=os.pathsep)
     images = write_pictures(tmp_path / "images", 32, 8)
     fields = {"strategy": "ddp", "nodes": 2, "loader": "native", "train_images": 32}
