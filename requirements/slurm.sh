@@ -21,3 +21,5 @@ complete || fail "a private SLURM needs programs that this machine lacks" \
 
 # Only the tests of containers need it, which skip themselves without.
 command -v ch-run >/dev/null || apt_install charliecloud-runtime || true
+# The same of module systems, of which a machine has one.
+[ -e /usr/share/lmod ] || [ -e /usr/share/modules ] || apt_install lmod || true
