@@ -8,6 +8,7 @@ from torch.optim import SGD, Optimizer
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError
+from ddl_core.origin import INSTALL
 from ddl_core.schedules import peak_learning_rate
 
 
@@ -50,7 +51,7 @@ def _timm_optimizer(name: str) -> Callable[..., Optimizer]:
     except ModuleNotFoundError as error:
         raise NotInstalledError(
             f"optimizer {name!r} needs the package {error.name!r}, which is not installed; "
-            "run `make env`, or use optimizer 'sgd'"
+            f"run `{INSTALL}`, or use optimizer 'sgd'"
         ) from error
     return getattr(module, name.capitalize())
 

@@ -12,6 +12,7 @@ from importlib import import_module, metadata
 from typing import Any, NamedTuple
 
 from ddl_core.errors import NotInstalledError, SpecError
+from ddl_core.origin import IN_CLONE, INSTALL, made
 from ddl_core.retired import NAMES as RETIRED
 
 
@@ -24,7 +25,7 @@ class Entry:
     packages: tuple[str, ...] = ()  # distributions of which it needs one
     also: tuple[str, ...] = ()  # distributions that it needs besides, all of them
     variables: tuple[str, ...] = ()  # beginnings of environment variables that it alone reads
-    install: str = "make env"  # the command that installs the distributions
+    install: str = INSTALL  # the command that installs the distributions
     frameworks: tuple[str, ...] = ("torch",)  # with which the name can be used
     of_run: bool = False  # whether a model's function takes the run, not its number of classes
     one_run_per_process: bool = False  # whether a second run in the same process fails
@@ -41,7 +42,7 @@ FRAMEWORKS = {
         "TensorFlow",
         packages=("tensorflow", "tensorflow-cpu"),
         variables=("TF_",),
-        install="make tensorflow",
+        install=made("tensorflow"),
     ),
     "keras": Entry(
         "ddl_tools.frameworks.keras:Keras",
@@ -49,14 +50,14 @@ FRAMEWORKS = {
         packages=("keras",),
         also=("jax", "jaxlib", "optax"),
         variables=("KERAS_", "JAX_", "XLA_"),
-        install="make keras",
+        install=made("keras"),
     ),
     "mxnet": Entry(
         "ddl_tools.frameworks.mxnet:MXNet",
         "MXNet",
         packages=("mxnet",),
         variables=("MXNET_", "DMLC_", "PS_"),
-        install="make mxnet",
+        install=made("mxnet"),
     ),
 }
 _ALL = tuple(FRAMEWORKS)
@@ -70,7 +71,7 @@ STRATEGIES = {
         "Horovod",
         packages=("horovod",),
         variables=("HOROVOD_",),
-        install="make horovod",
+        install=made("horovod"),
         frameworks=("torch", "tensorflow", "mxnet"),
         one_run_per_process=True,  # a second start ends with SIGSEGV
     ),
@@ -99,6 +100,7 @@ def _dali(code: str, title: str) -> Entry:
         title,
         packages,
         variables=("DALI_",),
+        install=INSTALL if IN_CLONE else f"pip install {packages[0]}",
         formats=("folder", "tfrecord"),
         version=2,  # version 1 was fed by threads in Python
     )

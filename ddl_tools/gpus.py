@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddl_core.errors import LaunchError
+from ddl_core.origin import IN_CLONE
 
 PATIENCE_S = 30
 MIB = 2**20
 _CPU = "choose device 'cpu'"
 # PyPI's build of the pinned version is for the newest CUDA.
-INDEX = "make env TORCH_INDEX=https://download.pytorch.org/whl/cu126"
+INDEX = "https://download.pytorch.org/whl/cu126"
 PCI = Path("/sys/bus/pci/devices")
 DISPLAYS_AND_ACCELERATORS = ("0x03", "0x12")  # the class of a PCI device
 # A GPU in a processor has less, and trains no faster: such a machine computes on its cores.
@@ -196,6 +197,12 @@ def check(built: str) -> None:
         raise LaunchError(why, remedy=remedy(built))
 
 
+def _again(index: str) -> str:
+    if IN_CLONE:
+        return f"rm -r .venv; make env TORCH_INDEX={index}"
+    return f"pip install --force-reinstall torch torchvision --index-url {index}"
+
+
 def remedy(built: str) -> str:
     """Return the ways out of what `unseen` says, for the same torch."""
     found = listed()
@@ -204,15 +211,12 @@ def remedy(built: str) -> str:
         return _CPU
     same = "install the same torch for"
     if vendor == "AMD":
-        ways = (
-            f"{same} ROCm, from the index that pytorch.org/get-started names: rm -r .venv; "
-            "make env TORCH_INDEX=URL"
-        )
+        ways = f"{same} ROCm, from the index that pytorch.org/get-started names: {_again('URL')}"
     else:
         driver = "update the driver, or " if built.startswith("CUDA") else ""
         ways = (
             f"{driver}{same} a CUDA that the driver knows, from PyTorch's own index: "
-            f"rm -r .venv; {INDEX}"
+            f"{_again(INDEX)}"
         )
     return f"{ways}; or {_CPU}"
 

@@ -1,6 +1,6 @@
 """Why an import failed, and modules that come from outside this environment.
 
-It imports the standard library alone, so that it works where nothing else does.
+Of others it imports `ddl_core.origin` alone, so that it works where nothing else does.
 """
 
 import json
@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-HOME = Path(__file__).resolve().parents[1]
+from ddl_core.origin import HOME, INSTALL
+
 MODULES, LIBRARIES = "PYTHONPATH", ("LD_PRELOAD", "LD_LIBRARY_PATH")
 # Names of folders beside code that some packages install, too.
 COMMON = frozenset({"benchmarks", "docs", "examples", "test", "tests"})
@@ -74,7 +75,7 @@ def explain(error: BaseException, any_module: bool = False) -> Why | None:
         return f"{detail}; an import failed: {said[0]}", remedy
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and package not in ("", "ddl_core", "ddl_tools"):
-        return f"this needs the package {package!r}, which is not installed", "run `make env`"
+        return f"this needs the package {package!r}, which is not installed", f"run `{INSTALL}`"
     return None
 
 

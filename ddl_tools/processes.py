@@ -21,10 +21,9 @@ from typing import Protocol
 
 import psutil
 
+from ddl_core.origin import HOME, IN_CLONE
 from ddl_core.system import TEMPORARY, cannot_make, kept, own, require, temporary
 from ddl_tools.subreaper import end_all, family
-
-HOME = Path(__file__).resolve().parents[1]
 
 # Variables of a run's ranks: what they prove to each other that they belong to one run, and the
 # process that all ranks of this machine descend from.
@@ -84,10 +83,11 @@ def start(
 def import_path() -> str:
     """Return a ``PYTHONPATH`` with this package, so that a checkout need not be installed.
 
-    An empty item of the user's would be the current folder, and is left out.
+    An empty item of the user's would be the current folder, and is left out. What pip installed
+    lies beside the packages of its environment, which others must not see.
     """
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join([str(HOME), *filter(None, given)])
+    return os.pathsep.join([*([str(HOME)] if IN_CLONE else []), *filter(None, given)])
 
 
 def imports() -> dict[str, str]:

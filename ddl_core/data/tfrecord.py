@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ddl_core.data.folder import Arrays, cached_on_node
 from ddl_core.errors import DataError, NotInstalledError
 from ddl_core.files import some
+from ddl_core.origin import INSTALL, made
 
 # Split -> how the names of its files begin.
 PREFIXES = {"train": "train", "val": "validation"}
@@ -119,8 +120,8 @@ def optional(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise NotInstalledError(
-            f"TFRecord files need packages that are not installed here ({error}); run `make env`, "
-            "or for a library beside torch its own target, as `make tensorflow`"
+            f"TFRecord files need packages that are not installed here ({error}); run `{INSTALL}`, "
+            f"or for a library beside torch its own target, as `{made('tensorflow')}`"
         ) from None
 
 

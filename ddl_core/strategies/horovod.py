@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
+from ddl_core.origin import made
 from ddl_core.strategies import Reduction
 from ddl_core.strategies import horovod_setup as horovod
 from ddl_core.strategies.base import Strategy
@@ -182,7 +183,7 @@ def _check_gpu_build() -> None:
     if not hvd.nccl_built():
         raise LaunchError(
             "this Horovod was built without NCCL, which GPUs need",
-            remedy="run `make horovod HOROVOD_GPU_OPERATIONS=NCCL`, or use device 'cpu'",
+            remedy=f"run `{made('horovod HOROVOD_GPU_OPERATIONS=NCCL')}`, or use device 'cpu'",
         )
     if torch.version.cuda is None:  # ROCm
         return
@@ -197,7 +198,7 @@ def _check_gpu_build() -> None:
 
 def _check_controller(nodes: int) -> None:
     """Refuse MPI where Horovod has none, and Gloo on too many nodes."""
-    remedy = "`make horovod HOROVOD_WITH_MPI=1` builds it with MPI"
+    remedy = f"`{made('horovod HOROVOD_WITH_MPI=1')}` builds it with MPI"
     if os.environ.get("HOROVOD_CONTROLLER") != "mpi":
         use = 'use HOROVOD_CONTROLLER=mpi (horovod_controller = "mpi" of a site)'
         horovod.check_nodes(nodes, f"{use}; {remedy}")

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from ddl_core.config import RunSpec
 from ddl_core.errors import RecordError
 from ddl_core.files import is_there, open_plain
+from ddl_core.origin import IN_CLONE
 from ddl_tools import markdown
 from ddl_tools.analysis.configurations import specs
 from ddl_tools.analysis.confirmation import confirmation
@@ -268,5 +269,10 @@ def notes(tree: Tree, study: str) -> list[str]:
 
 
 def link(text: str, target: Path, folder: Path) -> Markdown:
-    """Return a link from a page in `folder`; `text` is Markdown."""
+    """Return a link from a page in `folder`; `text` is Markdown.
+
+    Pages of docs/ are in a clone alone: elsewhere it is the text.
+    """
+    if not IN_CLONE and target.is_relative_to(PROJECT / "docs"):
+        return Markdown(text)
     return markdown.link(text, Path(os.path.relpath(target, folder)).as_posix())

@@ -11,8 +11,9 @@ import click
 from pydantic.fields import FieldInfo
 
 from ddl_core.config import LONGEST_NAME, STUDY_ONLY, RunSpec, run_fields
-from ddl_core.errors import DDLError, LaunchError
+from ddl_core.errors import DDLError, LaunchError, SpecError
 from ddl_core.files import writing_to
+from ddl_core.origin import IN_CLONE
 from ddl_core.registry import REGISTRIES
 from ddl_core.retired import SETTINGS, refusal
 from ddl_tools.cli.output import say
@@ -70,6 +71,12 @@ def output(context: click.Context, parameter: click.Parameter, value: Any) -> An
     return value
 
 
+def require_clone(what: str, instead: str) -> None:
+    """Refuse to write files of the project where pip has installed a wheel of it."""
+    if not IN_CLONE:
+        raise SpecError(f"{what} belongs to a clone of the project, and this is a wheel; {instead}")
+
+
 def tree_of(root: Path | None) -> Tree:
     """Return the tree that ``--results`` names, or this machine's."""
     return Tree(root.resolve()) if root else results()
@@ -82,7 +89,8 @@ results_option = click.option(
     type=FOLDER,
     metavar="DIR",
     callback=lambda *given: tree_of(output(*given)),
-    help="Folder of the records. [default: DDL_RESULTS, else results/ of the project]",
+    help="Folder of the records. [default: DDL_RESULTS, else results/ of the project; with a "
+    "wheel, of the current folder]",
 )
 data_option = click.option(
     "--data",

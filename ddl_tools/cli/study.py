@@ -307,6 +307,7 @@ def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
     from ddl_tools.records.archive import publish_file
     from ddl_tools.records.publish import publish_all
 
+    common.require_clone("data/", "publish these records from one: ddl study publish --results DIR")
     target = repeated() if second else committed()
     with writing_to(""):  # the place is fixed
         if isinstance(source, Path):

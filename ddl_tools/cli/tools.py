@@ -180,6 +180,10 @@ def figures(
     from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
     from ddl_tools.analysis.redraw import redraw
 
+    if not (root or to):
+        common.require_clone(
+            "figures/", "name your records with --results DIR, or a place with --to"
+        )
     carbon = WORLD_G_PER_KWH if carbon_g_per_kwh is None else carbon_g_per_kwh
     tree = tree_of(root) if root else committed()
     if to:
@@ -221,6 +225,10 @@ def report(root: Path | None, folder: Path | None) -> None:
     from ddl_tools.analysis.redraw import redraw
     from ddl_tools.launch.report import require_report, write_report
 
+    if not (root or folder):
+        common.require_clone(
+            "build/report/", "name a folder with --to, or your records with --results"
+        )
     tree = tree_of(root) if root else committed()
     folder = folder or (tree.root / REPORT.name if root else REPORT)
     require_report(folder)

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from ddl_core.errors import NotInstalledError
+from ddl_core.origin import INSTALL
 
 # class name -> (distribution, import name, file inside the package)
 PHOTOS = {
@@ -85,7 +86,7 @@ def photo_path(class_name: str) -> Path:
             return path
     raise NotInstalledError(
         f"the sample images of class {class_name!r} are made from {file} of {distribution}, which "
-        "is not installed here; run `make env`, or install the versions pinned in requirements/"
+        f"is not installed here; run `{INSTALL}`, or install the versions pinned in requirements/"
     )
 
 

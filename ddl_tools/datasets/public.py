@@ -17,6 +17,7 @@ import numpy as np
 from ddl_core.data.folder import class_folders
 from ddl_core.errors import DataError
 from ddl_core.files import read_plain
+from ddl_core.origin import INSTALL
 from ddl_tools.datasets.output import is_filled
 from ddl_tools.datasets.write import numbered, write_folder
 
@@ -145,7 +146,7 @@ SETS = {
         None,
         f"name the folder of the binary version's archive, {CIFAR10_ARCHIVE}, with --source DIR",
     ),
-    "digits": PublicSet(read_digits, {}, Path(), "scikit-learn ships it: run `make env`"),
+    "digits": PublicSet(read_digits, {}, Path(), f"scikit-learn ships it: run `{INSTALL}`"),
 }
 
 

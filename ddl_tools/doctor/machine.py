@@ -18,7 +18,9 @@ from ddl_core import registry
 from ddl_core.config import RunSpec
 from ddl_core.data.formats import open_format
 from ddl_core.errors import DDLError
+from ddl_core.origin import IN_CLONE, INSTALL
 from ddl_tools import gpus, import_errors, limits
+from ddl_tools.commit import code
 from ddl_tools.doctor.finding import Finding, State
 from ddl_tools.emulation import nodes
 from ddl_tools.launch import interpreters
@@ -26,12 +28,12 @@ from ddl_tools.launch.preflight import check_data, check_room
 from ddl_tools.launch.slurm.site import brought_sites
 from ddl_tools.processes import imports
 from ddl_tools.records.paths import PROJECT, Tree
-from ddl_tools.records.provenance import code, file_system
+from ddl_tools.records.provenance import file_system
 
 PATIENCE_S = 120.0
 ANSWER = "ddl doctor: "  # begins the line with the answer; packages print much at import
 FLAW = "ddl doctor, remedy: "  # begins the line of a package that cannot do here what runs need
-REMEDY = "make env"
+REMEDY = INSTALL
 # Processes and threads: of launcher, kernel and server, and of each rank with its loaders.
 PROCESSES, PROCESSES_PER_RANK = 100, 50
 
@@ -61,7 +63,8 @@ lacks = torch.cuda.is_available() and not built["NCCL"]
 missing = ["no NCCL: cannot train on this machine's GPUs"] if lacks else []
 say(horovod.__version__, "with " + " ".join(name for name in built if built[name]), *missing)
 if lacks:
-    remedy("make horovod HOROVOD_GPU_OPERATIONS=NCCL (docs/how-to/install-horovod.md)")
+    from ddl_core.origin import made
+    remedy(made("horovod HOROVOD_GPU_OPERATIONS=NCCL") + " (docs/how-to/install-horovod.md)")
 try:
     check_host_name()
 except LaunchError as error:
@@ -219,7 +222,8 @@ def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Fi
         detail, *flaw = (line.removeprefix(ANSWER).removeprefix(FLAW) for line in said[:2])
         return Finding(name, state, detail, flaw[0]) if flaw else Finding(name, "ok", detail)
     last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-    return Finding(name, state, f"broken: {last}", f"rm -r .venv; {REMEDY}")
+    again = f"rm -r .venv; {REMEDY}" if IN_CLONE else f"pip install --force-reinstall {name}"
+    return Finding(name, state, f"broken: {last}", again)
 
 
 def installed(name: str, required: bool) -> Finding:
@@ -227,7 +231,9 @@ def installed(name: str, required: bool) -> Finding:
     try:
         return Finding(name, "ok", metadata.version(name))
     except metadata.PackageNotFoundError:
-        return Finding(name, "bad" if required else "warn", "not installed", REMEDY)
+        needs = (one.install for one in registry.STRATEGIES.values() if name in one.packages)
+        state: State = "bad" if required else "warn"
+        return Finding(name, state, "not installed", next(needs, REMEDY))
 
 
 def _of_names(kind: str) -> list[Finding]:

@@ -23,10 +23,12 @@ from pydantic import (
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.files import describe
+from ddl_core.origin import HOME
+from ddl_tools.commit import code
 from ddl_tools.launch import interpreters
 from ddl_tools.launch.slurm.site import Container
-from ddl_tools.processes import CACHES, HOME, KEY, compiled, imports, inherited
-from ddl_tools.records.provenance import CONTAINER, code
+from ddl_tools.processes import CACHES, KEY, compiled, imports, inherited
+from ddl_tools.records.provenance import CONTAINER
 from ddl_tools.records.storage import Index, Line
 
 # Variables by which OpenMP binds threads: in each rank of a machine, to the same cores.

@@ -13,11 +13,13 @@ from pathlib import Path
 
 from ddl_core import registry
 from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.origin import IN_CLONE
 from ddl_core.registry import FRAMEWORKS, STRATEGIES
 from ddl_tools.records.paths import PROJECT
 
 # What the ranks of every library import besides it: requirements/libraries/common.txt.
 COMMON = ("numpy", "pillow", "psutil", "pydantic", "pyyaml")
+_OURS = () if IN_CLONE else ("ddl-core",)  # a clone is on the path of all
 PATIENCE_S = 120.0  # a first start from a parallel file system
 
 
@@ -57,7 +59,7 @@ def require(library: str, strategy: str) -> None:
         (f"framework {library!r}", FRAMEWORKS[library].packages),
         *((f"framework {library!r}", (name,)) for name in FRAMEWORKS[library].also),
         (f"strategy {strategy!r} of framework {library!r}", STRATEGIES[strategy].packages),
-        *(("every rank", (name,)) for name in COMMON),
+        *(("every rank", (name,)) for name in (*COMMON, *_OURS)),
     ]
     for who, packages in needed:
         if packages and not any(version(library, package) for package in packages):

@@ -16,6 +16,7 @@ from jupyter_core.paths import jupyter_data_dir
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, SpecError
+from ddl_core.origin import IN_CLONE
 from ddl_tools.launch.slurm import script as sbatch
 from ddl_tools.launch.slurm.site import find_site
 from ddl_tools.records.paths import PROJECT
@@ -80,7 +81,7 @@ class Kernel:
             around = sbatch.job_environment(whole, site, PROJECT)
         return sbatch.template(TEMPLATE).render(
             **around,
-            project=shlex.quote(str(PROJECT)),
+            project=shlex.quote(str(PROJECT)) if IN_CLONE else "",
             programs=shlex.quote(str(Path(sys.executable).parent)),
             python=shlex.quote(sys.executable),
         )

@@ -18,12 +18,13 @@ from typing import Any
 
 from ddl_core.errors import DDLError, Interrupted, LaunchError, NotInstalledError
 from ddl_core.files import cannot_write
+from ddl_core.origin import IN_CLONE, INSTALL, restored
 from ddl_tools.launch.diagnose import tail
 from ddl_tools.launch.parameters import of_run
 from ddl_tools.processes import Passing, import_path
 from ddl_tools.records.failures import classify
 from ddl_tools.records.ledger import complete_text, finish_run, is_locked
-from ddl_tools.records.paths import NOTEBOOKS, RunFiles
+from ddl_tools.records.paths import NOTEBOOKS, RunFiles, workplace
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record
 from ddl_tools.records.storage import require_plain
 from ddl_tools.visible import visible
@@ -72,7 +73,7 @@ def execute(
         package = (error.name or str(error)).partition(".")[0]
         raise NotInstalledError(
             f"executing {notebook.name} needs the package {package!r}, which is not installed",
-            remedy="run `make env` to install it",
+            remedy=f"run `{INSTALL}` to install it",
         ) from error
 
 
@@ -96,7 +97,7 @@ def _check(notebook: Path, parameters: Collection[str]) -> None:
         problem = (str(error) or type(error).__name__).partition("\n")[0]
         raise LaunchError(
             f"{notebook} cannot be executed: {problem}",
-            remedy=f"git checkout {notebook.parent}",
+            remedy=restored(notebook.parent),
             category="environment",
         ) from None
 
@@ -115,7 +116,8 @@ def _execute(
     try:
         with Passing() as sockets:
             # papermill's `cwd` would change that of this whole process, for other threads as well.
-            manager = _manager_class(Path(sockets), notebook.parent, on_kernel)
+            place = notebook.parent if IN_CLONE else workplace()
+            manager = _manager_class(Path(sockets), place, on_kernel)
             try:
                 papermill.execute_notebook(
                     notebook,

@@ -10,6 +10,7 @@ from ddl_core.config import RunSpec
 from ddl_core.data.formats import open_format
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.files import cannot_write, or_elsewhere
+from ddl_core.origin import INSTALL
 from ddl_tools import gpus, limits
 from ddl_tools.datasets import PUBLIC_SETS
 from ddl_tools.launch.commands import Allocation
@@ -46,7 +47,9 @@ def check_run(spec: RunSpec) -> None:
 def _check_software(spec: RunSpec) -> None:
     """Check for torch, and for what torch.compile calls: it compiles while a run goes on."""
     if find_spec("torch") is None:
-        raise NotInstalledError("training needs the package 'torch'; run `make env` to install it")
+        raise NotInstalledError(
+            f"training needs the package 'torch'; run `{INSTALL}` to install it"
+        )
     names = [os.environ.get("CC", ""), "cc", "gcc"]
     if spec.compile and not any(name and shutil.which(name) for name in names):
         raise NotInstalledError(

@@ -12,6 +12,7 @@ from textwrap import shorten
 
 from ddl_core.errors import RecordError
 from ddl_core.files import NAMED, is_there, shown, some
+from ddl_core.origin import restored
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import RunFiles, StudyFiles, Tree
 from ddl_tools.records.profiling import read_profile
@@ -29,7 +30,7 @@ from ddl_tools.records.stored import Item, StoredRun, run_dirs, stored
 from ddl_tools.study import NAMES, is_name
 
 REMEDY = (
-    "restore the file (a published one with `git checkout data`), or remove the run and run the "
+    f"restore the file (a published one with `{restored('data')}`), or remove the run and run the "
     "study again"
 )
 _EPOCHS = RunFiles(Path()).epochs.name  # in either form

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from ddl_core.errors import RecordError
 from ddl_core.files import as_root, is_there, refuse_links, shown
+from ddl_core.origin import FOLDERS, HOME, IN_CLONE
 from ddl_tools.study import is_name
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = HOME if IN_CLONE else FOLDERS  # to read from; nothing is written into a wheel
 STUDIES = PROJECT / "studies"
 NOTEBOOKS = PROJECT / "notebooks"
 SITES = PROJECT / "slurm"
@@ -187,9 +188,16 @@ def _is_folder(path: Path) -> bool:
 
 
 def results() -> Tree:
-    """Return the tree this machine writes to: ``DDL_RESULTS``, else ``results/`` in the project."""
+    """Return the tree this machine writes to: ``DDL_RESULTS``, else ``results/`` in `workplace`."""
     _named_by("DDL_DATA")  # here already: a kernel or a job inherits it and works elsewhere
+    if not IN_CLONE:
+        os.environ.setdefault("DDL_RESULTS", "results")
     return Tree((_named_by("DDL_RESULTS") or PROJECT / "results").resolve())
+
+
+def workplace() -> Path:
+    """Return the folder in which jobs and notebooks work: the clone, else the current folder."""
+    return PROJECT if IN_CLONE else Path.cwd()
 
 
 def results_words(tree: Tree) -> list[str]:

@@ -3,7 +3,6 @@
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any
 import psutil
 
 from ddl_core import registry
+from ddl_core.origin import IN_CLONE
 from ddl_tools import limits
+from ddl_tools.commit import code
 from ddl_tools.import_errors import from_outside
-from ddl_tools.records.paths import PROJECT, REQUIREMENTS
+from ddl_tools.records.paths import REQUIREMENTS
 
 PACKAGES = (
     "torch",
@@ -28,21 +29,12 @@ PACKAGES = (
     "jax",
     "jaxlib",
     "optax",
+    *(() if IN_CLONE else ("ddl-core",)),  # of a clone, the commit says all
 )
 
 # As /proc/cpuinfo calls them, and what they are called here.
 CPU_DETAILS = {"cpu family": "family", "model": "model", "stepping": "stepping"}
-GIT_PATIENCE_S = 20.0
 CONTAINER = "DDL_INSIDE"  # runtime and image that a rank runs in, from what starts it
-CODE = ("ddl_core/__init__.py", "ddl_tools/__init__.py")  # a repository of the code tracks them
-UNTRACKED = 1  # exit status of `git ls-files --error-unmatch`
-NO_REPOSITORY = "the code is in no git repository"
-# What git says, and what it means for the code.
-REASONS = {
-    "not a git repository": NO_REPOSITORY,
-    "dubious ownership": "git does not trust the owner of the repository",
-}
-
 SCHEDULER_VARIABLES = (
     "SLURM_JOB_ID",
     "SLURM_JOB_PARTITION",
@@ -85,40 +77,6 @@ def began_with(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     )
     others = [f"{name} {old}" for name, old in first.items() if old != last.get(name)]
     return list(dict.fromkeys([*before.get("began_with", ()), *others]))
-
-
-def code() -> dict[str, Any]:
-    """Return the commit of the code: ``git_commit``, ``git_dirty``, ``git_missing``.
-
-    The last one says why git does not know the commit, which then is ``DDL_COMMIT``.
-    """
-    commit, dirty, missing = os.environ.get("DDL_COMMIT"), None, None
-    try:
-        _git("ls-files", "--error-unmatch", *CODE)
-        head, *changes = _git(
-            "status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "."
-        ).splitlines()
-        if (head := head.removeprefix("# branch.oid ")) == "(initial)":
-            missing = "the git repository has no commit"
-        else:
-            commit, dirty = head, any(not line.startswith("#") for line in changes)
-    except FileNotFoundError:
-        missing = "git is not installed"
-    except subprocess.TimeoutExpired:
-        missing = f"git did not answer within {GIT_PATIENCE_S:.0f} s"
-    except OSError as error:
-        missing = f"git did not start: {error.strerror}"
-    except subprocess.CalledProcessError as error:
-        missing = _reason(error)
-    return {"git_commit": commit, "git_dirty": dirty, "git_missing": missing}
-
-
-def _reason(error: subprocess.CalledProcessError) -> str:
-    """Return why git does not know the code, without the folders that it names."""
-    if error.returncode == UNTRACKED:
-        return "the git repository around the code does not track it"
-    found = (REASONS[words] for words in REASONS if words in error.stderr)
-    return next(found, f"git ended with status {error.returncode}")
 
 
 def _not_pinned(packages: dict[str, str], library: str) -> list[str]:
@@ -178,20 +136,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _git(*arguments: str) -> str:
-    """Return what git says of the code, whatever repository the environment names."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    # Who may change a checkout may change the code that runs here: to read it adds no risk.
-    command = ["git", "-c", f"safe.directory={PROJECT}", "-C", str(PROJECT), *arguments]
-    return subprocess.run(
-        command,
-        env={**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=GIT_PATIENCE_S,
-        check=True,
-        stdin=subprocess.DEVNULL,
-    ).stdout

@@ -9,6 +9,7 @@ import numpy as np
 
 from ddl_core.config import IMAGENET_TRAIN_IMAGES, RunSpec
 from ddl_core.errors import DataError
+from ddl_core.origin import restored
 from ddl_tools.estimate import Estimate
 from ddl_tools.records.paths import PAPER
 from ddl_tools.scaling.amdahl import Bound, Observation, efficiency, serial_part
@@ -35,8 +36,8 @@ def read_rows(path: Path) -> list[Row]:
             return list(csv.DictReader(file))
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror}; it belongs to the repository, restore it with "
-            "`git checkout data`"
+            f"cannot read {path}: {error.strerror}; it belongs to the project, restore it with "
+            f"`{restored('data')}`"
         ) from None
 
 

@@ -14,7 +14,7 @@ from ddl_tools.records.paths import PROJECT
 from tests.commands import output, stub
 
 GIT = shutil.which("git") or "git"
-ASK = "import json; from ddl_tools.records.provenance import code; print(json.dumps(code()))"
+ASK = "import json; from ddl_tools.commit import code; print(json.dumps(code()))"
 
 
 def git(folder: Path, *words: str) -> str:

@@ -13,14 +13,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
+from ddl_core.origin import HOME, IN_CLONE
 from ddl_tools.launch.slurm.site import Site, clock, seconds
 from ddl_tools.processes import CACHES
 from ddl_tools.records.ledger import Entry
-from ddl_tools.records.paths import PROJECT, SITES, RunFiles
+from ddl_tools.records.paths import SITES, RunFiles, workplace
 
 USER = "${USER:-$(id -un)}"  # a batch shell need not set it, and folders are named after it
 TEMPLATE = "job.sh.j2"
-PACKAGES = ("site-packages", "dist-packages")  # folders that hold more than this project
 NAME = re.compile(r"[\w.,@/-]+")
 CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")  # a line break would end an #SBATCH line
 
@@ -62,7 +62,7 @@ class JobPlan:
     remedy
         For a time above the site's limit; None: that of `ddl study submit`.
     project, python
-        Where the job finds this project and Python, on the shared file system.
+        Where the job works, in a clone also its code, and Python, on the shared file system.
     """
 
     account: str | None = None
@@ -75,7 +75,7 @@ class JobPlan:
     notice: str = "USR1"
     open_mode: str = "append"
     remedy: str | None = None
-    project: Path = PROJECT
+    project: Path = field(default_factory=workplace)
     python: str = sys.executable
 
     def of(self, runs: Sequence[Entry]) -> "JobPlan":
@@ -115,9 +115,9 @@ class JobPlan:
         if not self.name:
             return
         self._check_paths()
-        if site.container and self.project.name in PACKAGES:
+        if site.container and not IN_CLONE:
             raise SpecError(
-                f"the ranks of this site run in a container, where {self.project} would bring them "
+                f"the ranks of this site run in a container, where {HOME} would bring them "
                 "the packages of another Python; submit from a clone of the project"
             )
         for item in self.runs:
@@ -247,7 +247,7 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
     }
     return {
         "USER": USER,
-        "PYTHONPATH": f"{quoted}${{PYTHONPATH:+:$PYTHONPATH}}",
+        **({"PYTHONPATH": f"{quoted}${{PYTHONPATH:+:$PYTHONPATH}}"} if IN_CLONE else {}),
         CACHES: caches,
         "XDG_CACHE_HOME": caches,
         "MPLCONFIGDIR": f"{caches}/matplotlib",

@@ -5,7 +5,6 @@ import os
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,18 @@ from pydantic import ValidationError
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError, SpecError
+from ddl_core.origin import HOME
+from ddl_tools.commit import code
 from ddl_tools.doctor.probes import plan_probe
 from ddl_tools.launch import commands, preflight
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.interactive import Engines
 from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.launch.slurm import script
 from ddl_tools.launch.slurm.script import render
 from ddl_tools.launch.slurm.site import Container, Site
-from ddl_tools.processes import HOME
 from ddl_tools.records.probe import ProbeRecord
-from ddl_tools.records.provenance import code, provenance
+from ddl_tools.records.provenance import provenance
 from ddl_tools.records.run import RunRecord, write_record
 from tests.fields import EMULATED
 from tests.launch.running import TINY
@@ -253,12 +254,11 @@ def test_what_runs_outside_of_a_container_is_refused(fields: dict[str, Any], nam
         site("apptainer", {"gpus_per_node": 0, "gpu_request": "none"}).check(RunSpec(**fields))
 
 
-def test_an_installed_project_is_not_bound() -> None:
-    project = Path("/venv/lib/python3.12/site-packages")
-    plan = replace(plan_of(SPEC), project=project)
-    render(plan, Site.model_validate(FOUR))
-    with pytest.raises(SpecError, match=f"{project} would bring them"):
-        render(plan, site("apptainer"))
+def test_an_installed_project_is_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "IN_CLONE", False)
+    render(plan_of(SPEC), Site.model_validate(FOUR))
+    with pytest.raises(SpecError, match=r"would bring them .*from a clone"):
+        render(plan_of(SPEC), site("apptainer"))
 
 
 @pytest.mark.parametrize("work", ["train", "probe"])
