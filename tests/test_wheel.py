@@ -6,11 +6,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from email import message_from_bytes
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 from ddl_tools.records.paths import PROJECT
 from tests.commands import output, run
@@ -75,14 +78,39 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("environment")
+    """An environment with the packages of all extras."""
+    everything = Path(sysconfig.get_path("purelib"))
+    return install(built, tmp_path_factory.mktemp("environment"), everything)
+
+
+@pytest.fixture(scope="module")
+def bare(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with what the wheel itself requires, without any extra."""
+    linked = tmp_path_factory.mktemp("linked")
+    with ZipFile(built.wheel) as wheel:
+        (name,) = (one for one in wheel.namelist() if one.endswith(".dist-info/METADATA"))
+        about = message_from_bytes(wheel.read(name))
+    wanted, known = about.get_all("Requires-Dist", []), set[str]()
+    while wanted:
+        needed = Requirement(wanted.pop())
+        if needed.name in known or (needed.marker and not needed.marker.evaluate({"extra": ""})):
+            continue
+        known.add(needed.name)
+        package = metadata.distribution(needed.name)
+        wanted += package.requires or ()
+        for part in {file.parts[0] for file in package.files or ()} - {".."}:
+            (linked / part).symlink_to(package.locate_file(part))
+    return install(built, tmp_path_factory.mktemp("bare"), linked)
+
+
+def install(built: Built, folder: Path, dependencies: Path) -> Installed:
     output(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index")
     output(*pip, "--no-deps", "--no-compile", built.wheel, PYTHONPATH="")
     (packages,) = folder.glob("lib/python*/site-packages")
     # A folder that a .pth names has no .pth itself: the clone that is installed there stays away.
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "dependencies.pth").write_text(f"{dependencies}\n")
     found = output(python, "-c", "import ddl_core; print(ddl_core.__file__)", cwd=folder, env={})
     assert Path(found.strip()).is_relative_to(packages)
     return Installed(folder / "bin", packages)
@@ -113,30 +141,29 @@ def test_an_editable_installation_copies_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "ddl_tools" / "tree").exists()
 
 
-def test_commands_work_in_an_empty_folder(installed: Installed, tmp_path: Path) -> None:
-    before = installed.files()
+def test_commands_work_in_an_empty_folder(bare: Installed, tmp_path: Path) -> None:
+    before = bare.files()
     folder = tmp_path / "empty"
     folder.mkdir()
     data = write_pictures(tmp_path / "data", 64, 16)
-    assert "ddl, version" in installed.ddl(folder, "--version").stdout
+    assert "ddl, version" in bare.ddl(folder, "--version").stdout
     for words, expected in (
         (["recommend", "--dry-run", "--model", "resnet18", "--data", data], "64 training images"),
         (["advise", "--site", "juwels_booster", "--gpus", "8"], "extrapolated"),
         (["study", "plan", "one_gpu"], "planned"),
         (["study", "status", "laptop"], "48 runs"),
-        (["kernel", "install", "--dry-run"], "ipykernel_launcher"),
     ):
-        done = installed.ddl(folder, *words)
+        done = bare.ddl(folder, *words)
         assert done.returncode == 0, done.stdout + done.stderr
         assert expected in done.stdout, words
     assert [one.name for one in folder.iterdir()] == ["results"]
     assert (folder / "results" / "runs" / "one_gpu").is_dir()
-    assert installed.files() == before
+    assert bare.files() == before
 
 
-def test_a_job_works_where_it_was_submitted(installed: Installed, tmp_path: Path) -> None:
+def test_a_job_works_where_it_was_submitted(bare: Installed, tmp_path: Path) -> None:
     site = ("--site", "juwels_booster", "--account", "x", "--dry-run")
-    done = installed.ddl(tmp_path, "study", "submit", "laptop", *site)
+    done = bare.ddl(tmp_path, "study", "submit", "laptop", *site)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert f"#SBATCH --chdir={tmp_path}" in lines
@@ -145,32 +172,32 @@ def test_a_job_works_where_it_was_submitted(installed: Installed, tmp_path: Path
     assert not any(line.startswith("export PYTHONPATH") for line in lines)
 
 
-def test_figures_of_records(installed: Installed, tmp_path: Path) -> None:
-    before = installed.files()
+def test_figures_of_records(bare: Installed, tmp_path: Path) -> None:
+    before = bare.files()
     shutil.copytree(PROJECT / "data" / "runs" / "sharding", tmp_path / "mine/runs/sharding")
-    done = installed.ddl(tmp_path, "figures", "--results", "mine")
+    done = bare.ddl(tmp_path, "figures", "--results", "mine")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "mine" / "figures" / "sharding" / "README.md").read_text()
     assert "comparison.png" in page
     assert "docs/" not in page  # no link to a page that is not there
     published = ("figures", "--study", "sharding", "--to", "published")
-    assert installed.ddl(tmp_path, *published).returncode == 0
+    assert bare.ddl(tmp_path, *published).returncode == 0
     assert (tmp_path / "published" / "figures" / "sharding" / "comparison.png").is_file()
-    assert installed.files() == before
+    assert bare.files() == before
 
 
 @pytest.mark.parametrize(
     "words", [("figures",), ("report",), ("study", "publish", "laptop")], ids=" ".join
 )
 def test_what_writes_into_a_clone_says_so(
-    installed: Installed, tmp_path: Path, words: tuple[str, ...]
+    bare: Installed, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    before = installed.files()
-    done = installed.ddl(tmp_path, *words)
+    before = bare.files()
+    done = bare.ddl(tmp_path, *words)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "clone" in line
-    assert installed.files() == before
+    assert bare.files() == before
     assert not list(tmp_path.iterdir())
 
 
@@ -194,3 +221,10 @@ def test_a_run_names_the_commit_of_its_wheel(
     assert (made["git_commit"], made["git_dirty"]) == (built.commit, False)
     assert made["packages"]["ddl-core"]
     assert installed.files() == before
+
+
+def test_a_kernel_is_that_of_its_environment(installed: Installed, tmp_path: Path) -> None:
+    done = installed.ddl(tmp_path, "kernel", "install", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert f"exec {installed.programs}/python" in done.stdout
+    assert "PYTHONPATH" not in done.stdout
