@@ -270,8 +270,8 @@ def _paper(stated: str) -> Row:
     return "Does the paper hold?", stated, "other hardware", details
 
 
-def compare(study: Study, tree: Tree) -> str:
-    """Return how fast each configuration is against the baseline, with intervals.
+def compare(study: Study, tree: Tree) -> tuple[pd.DataFrame, list[str]]:
+    """Return how fast each configuration is against the baseline, as a table and in sentences.
 
     Where the study is published and was measured twice, a line says what the second measurement
     confirms: `tree`, or of the published records those of `repeated`.
@@ -294,7 +294,7 @@ def compare(study: Study, tree: Tree) -> str:
         name = "second" if published else "published"
         place = portable(against.root)
         lines.append(f"compared with the {name} measurement in {place}: {found.sentence}")
-    return "\n".join(lines)
+    return points, lines
 
 
 def _points(tree: Tree, study: str) -> pd.DataFrame:

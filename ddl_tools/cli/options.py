@@ -103,6 +103,9 @@ data_option = click.option(
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be started; write and start nothing."
 )
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the answer as JSON (docs/reference/json.md)."
+)
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Also replace files that this command did not write."
 )

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import click
+from pydantic_core import to_jsonable_python
 
 from ddl_tools.visible import visible
 
@@ -15,5 +16,6 @@ def say(text: object, *, err: bool = False, nl: bool = True, alarm: bool = False
 
 
 def say_json(value: Any) -> None:
-    """Print a value as JSON."""
-    say(json.dumps(value, indent=1).replace("\x7f", r"\u007f"))
+    """Print a value, also a model, as JSON; what is no finite number becomes null."""
+    plain = to_jsonable_python(value, inf_nan_mode="null")
+    say(json.dumps(plain, indent=1).replace("\x7f", r"\u007f"))

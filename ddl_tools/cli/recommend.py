@@ -8,7 +8,7 @@ import click
 
 from ddl_core.errors import STOPPED, FairnessError, Interrupted
 from ddl_tools.cli import options as common
-from ddl_tools.cli.output import say
+from ddl_tools.cli.output import say, say_json
 from ddl_tools.records.paths import Tree
 
 
@@ -25,7 +25,7 @@ def _numbers(
 
 
 # With --site: options of this call, and those that the job gets in a form of its own.
-OF_CALL = ("site_name", "account", "partition", "max_node_hours", "dry_run")
+OF_CALL = ("site_name", "account", "partition", "max_node_hours", "dry_run", "as_json")
 OF_JOB = ("data_dir", "tree", "name")
 
 
@@ -97,6 +97,7 @@ OF_JOB = ("data_dir", "tree", "name")
 )
 @common.results_option
 @common.dry_run_option
+@common.json_option
 @click.pass_context
 def recommend(
     context: click.Context,
@@ -110,6 +111,7 @@ def recommend(
     name: str | None,
     tree: Tree,
     dry_run: bool,
+    as_json: bool,
     **request: Any,
 ) -> None:
     """Measure what is installed here, and say how to train a network on your images.
@@ -122,6 +124,7 @@ def recommend(
     With --site, one SLURM job does this on one node. The first call shows the node-hours and
     submits the job; later calls show its state, and then the answer.
     """
+    from ddl_tools.cli.answers import Ratio, Recommend, settings
     from ddl_tools.launch.slurm.script import JobPlan
     from ddl_tools.recommend.answer import Answer
     from ddl_tools.recommend.search import Search
@@ -132,6 +135,8 @@ def recommend(
         raise click.UsageError(
             "--account, --partition and --max-node-hours are of SLURM jobs; name a --site"
         )
+    if as_json and (site_name or dry_run):
+        raise click.UsageError("--json is the answer of a search here, without --site or --dry-run")
     max_node_hours = 10.0 if max_node_hours is None else max_node_hours
     data_dir = data_dir or tree.dataset("sample")
     asked = Request(data_dir=data_dir.resolve(), minutes=minutes, **request)
@@ -141,7 +146,7 @@ def recommend(
         on_site.proceed(say, max_node_hours, dry_run)
         return
     search = Search(asked, tree, name=name)
-    say(plan_text(asked, search.space))
+    say(plan_text(asked, search.space), err=as_json)
     if dry_run:
         return
     search.run()
@@ -153,7 +158,20 @@ def recommend(
     picture = answer.write()
     if answer.alarm:
         say(answer.alarm, err=True, alarm=True)
-    say("\n" + "\n".join(answer.lines))
+    if as_json:
+        model = Recommend(
+            verdict=answer.verdict,
+            recommended=settings(answer.chosen),
+            default=settings(answer.default),
+            ratio=Ratio.model_validate(answer.ratio, from_attributes=True),
+            hours=answer.option.deadline.value,
+            command=answer.start,
+            lines=answer.lines,
+            stopped=bool(answer.search.stopped),
+        )
+        say_json(model)
+    else:
+        say("\n" + "\n".join(answer.lines))
     if picture:
         say(f"figure: {picture}", err=True)
     if answer.alarm:

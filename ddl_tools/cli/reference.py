@@ -15,14 +15,14 @@ from pydantic_core import PydanticUndefined
 from ddl_core.config import STUDY_ONLY, run_fields
 from ddl_core.timing import Spent
 from ddl_tools import markdown
-from ddl_tools.cli import main
+from ddl_tools.cli import answers, main
 from ddl_tools.records import run
 from ddl_tools.records.failures import REMEDIES
 from ddl_tools.records.paths import PROJECT
 from ddl_tools.records.profiling import ProfileRecord, RankProfile, Shares
 
 FOLDER = PROJECT / "docs" / "reference"
-NAMES = ("cli", "cli-data", "cli-study", "run-fields", "records", "failures")
+NAMES = ("cli", "cli-data", "cli-study", "run-fields", "records", "failures", "json")
 MODELS: tuple[type[BaseModel], ...] = (
     run.RunRecord,
     run.Attempt,
@@ -35,6 +35,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     ProfileRecord,
     RankProfile,
     Shares,
+    *answers.MODELS,
 )
 GROUPS = ("data", "study")  # groups of commands with a page of their own
 FIELD_OPTIONS = (

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddl_core.errors import SpecError
+from ddl_core.errors import DDLError, SpecError
 from ddl_core.files import some
 from ddl_tools.cli import options as common
-from ddl_tools.cli.output import say
+from ddl_tools.cli.output import say, say_json
 from ddl_tools.names import Names, named, plural
 from ddl_tools.records.ledger import Entry, ledger
 from ddl_tools.records.paths import RunFiles, Tree
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 @common.data_option
 @common.results_option
 @common.dry_run_option
+@common.json_option
 def submit_command(
     definition: Study,
     site_name: str,
@@ -68,6 +69,7 @@ def submit_command(
     data_dir: Path | None,
     tree: Tree,
     dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Submit the missing runs of a study to SLURM, one job per run or per block of runs.
 
@@ -75,6 +77,7 @@ def submit_command(
     left alone. --dry-run shows the first script, the maximum node-hours, and what runs are expected
     to take if their rate is known.
     """
+    from ddl_tools.cli import answers
     from ddl_tools.launch.plan_notes import open_ports, prefixes
     from ddl_tools.launch.slurm import expected, reconcile, slurm_cli
     from ddl_tools.launch.slurm import submit as core
@@ -94,9 +97,14 @@ def submit_command(
         common.warn(open_ports([item.spec for plan in plans for item in plan.runs], site))
         for note in slurm_cli.notes(render(plans[0], site)) if plans else ():
             say(note, err=True)
-        _show_plans(entries, plans, site, names)
         images = check_images(entries, tree, data_dir)
-        show_costs(*expected.show(entries, plans, site_name, site, tree, images))
+        costs, slow = expected.show(entries, plans, site_name, site, tree, images)
+        if as_json:
+            found.extend(answers.jobs(plans, site_name, site, tree, images, render))
+        else:
+            _show_plans(entries, plans, site, names)
+            say(costs)
+        common.warn(slow)
         hours = sum(plan.node_hours(site) for plan in plans)
         if hours > max_node_hours:
             raise SpecError(
@@ -105,8 +113,15 @@ def submit_command(
                 "repeats or --time"
             )
 
+    def answer() -> None:
+        if as_json:
+            hours = sum(one.node_hours_at_most for one in found)
+            made = {"study": definition.name, "site": site_name, "dry_run": dry_run}
+            say_json(answers.StudySubmit(**made, jobs=found, node_hours_at_most=hours))
+
+    found: list[answers.Job] = []
     if not dry_run:
-        for item, job_id in core.submit(
+        submitted = core.submit(
             definition,
             tree,
             site,
@@ -116,8 +131,18 @@ def submit_command(
             data_dir=data_dir,
             show=show,
             warn=common.warn,
-        ):
-            say(f"{job_id}  {names[item.spec.run_id]}")
+        )
+        try:
+            for item, job_id in submitted:
+                for job in found:
+                    job.job_id = job_id if item.spec.run_id in job.runs else job.job_id
+                if not as_json:
+                    say(f"{job_id}  {names[item.spec.run_id]}")
+        except DDLError:
+            if any(job.job_id for job in found):
+                answer()
+            raise
+        answer()
         return
     entries = ledger(definition, tree)
     jobs = reconcile.numbers(one for one in reconcile.presumed(entries) if one.queued)
@@ -129,21 +154,16 @@ def submit_command(
         )
     plans = core.prepare(entries, site, asked, retry_failed=retry_failed, by_block=by_block)
     shown = plans if all_scripts else plans[:1]
-    for plan in shown:
+    for plan in () if as_json else shown:
         say(f"# {RunFiles(plan.runs[0].directory).script}")
         say(render(plan, site))
-    if more := len(plans) - len(shown):
+    if (more := len(plans) - len(shown)) and not as_json:
         say(f"# {plural(more, 'more script')}; --all-scripts prints them\n")
     with common.warning("nothing would be submitted"):
         show(entries, plans)
+    answer()
     with common.warning("nothing could be submitted now"):
         check_data([item for plan in plans for item in plan.runs], tree, data_dir)
-
-
-def show_costs(costs: str, warning: str | None) -> None:
-    """Print the table of costs, and a warning if there is one."""
-    say(costs)
-    common.warn(warning)
 
 
 def _show_plans(entries: list[Entry], plans: "list[JobPlan]", site: "Site", names: Names) -> None:

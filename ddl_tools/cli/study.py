@@ -12,8 +12,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.files import writing_to
 from ddl_tools.cli import options as common
-from ddl_tools.cli.output import say
-from ddl_tools.cli.slurm import show_costs
+from ddl_tools.cli.output import say, say_json
 from ddl_tools.records import ledger as state
 from ddl_tools.records.agreement import statements
 from ddl_tools.records.damage import checked, verify
@@ -91,8 +90,14 @@ def study() -> None:
 @common.data_option
 @common.results_option
 @common.dry_run_option
+@common.json_option
 def plan_command(
-    definition: Study, site_name: str | None, data_dir: Path | None, tree: Tree, dry_run: bool
+    definition: Study,
+    site_name: str | None,
+    data_dir: Path | None,
+    tree: Tree,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """List all runs of a study and write their records, without starting any.
 
@@ -102,6 +107,7 @@ def plan_command(
     them.
     """
     from ddl_tools.analysis.design import resolves
+    from ddl_tools.cli import answers
     from ddl_tools.launch.plan_notes import (
         images_not_known,
         networks_not_found,
@@ -121,22 +127,33 @@ def plan_command(
     if not dry_run:
         state.plan(definition, tree, data_dir)
     entries, runs = ledger(definition, tree), definition.expand()
-    say(common.show_entries(entries))
-    say(counts(entries))
     interleaved = definition.interleave is not None
     discarded = without_throughput(runs, interleaved=interleaved, images=images)
-    notes = short_windows(runs, images), discarded, networks_not_found(runs), prefixes(runs)
     left = pending(entries, retry_failed=True)
-    unknown = images_not_known([item.spec for item in left], images)
-    _say_all(*notes, unknown, put_aside(definition.name, tree))
+    notes = (
+        *(short_windows(runs, images), discarded, networks_not_found(runs), prefixes(runs)),
+        images_not_known([item.spec for item in left], images),
+        put_aside(definition.name, tree),
+    )
+    plans = job_plans(pending(entries), site, JobPlan()) if site else []
+    if as_json:
+        jobs = answers.jobs(plans, site_name, site, tree, images) if site_name and site else []
+        every = (*notes, resolves(definition, tree))
+        say_json(answers.StudyPlan.of(definition.name, entries, every, jobs=jobs))
+    else:
+        say(common.show_entries(entries))
+        say(counts(entries))
+        _say_all(*notes)
     if site_name and site:
         common.warn(open_ports(runs, site))
-        plans = job_plans(pending(entries), site, JobPlan())
-        show_costs(*expected.show(entries, plans, site_name, site, tree, images))
+        costs, slow = expected.show(entries, plans, site_name, site, tree, images)
+        _say_all(None if as_json else costs)
+        common.warn(slow)
         with common.warning("nothing could be submitted"):
             for item in left:
                 site.check(item.spec)
-    say(resolves(definition, tree))
+    if not as_json:
+        say(resolves(definition, tree))
     with common.warning("nothing could be started now"):
         check_folders(left, tree, data_dir)
 
@@ -175,7 +192,8 @@ def resume_command(**options: Any) -> None:
     help="Show each change until all runs have ended; status 1 if one is incomplete.",
 )
 @common.results_option
-def status_command(definition: Study, watch: bool, tree: Tree) -> None:
+@common.json_option
+def status_command(definition: Study, watch: bool, tree: Tree, as_json: bool) -> None:
     """Show which runs are complete, failed, running, in SLURM's queue or missing.
 
     A failed run has its class of failure in brackets; below is what to do about each class. If a
@@ -183,11 +201,19 @@ def status_command(definition: Study, watch: bool, tree: Tree) -> None:
     began, you see the last lines of the first one's log. Damaged runs do not count as complete: see
     `ddl study verify`. The last line says whether the weights of the frameworks are equal.
     """
+    from ddl_tools.cli import answers
     from ddl_tools.launch.study import live
 
+    if watch and as_json:
+        raise click.UsageError("--json is one answer; leave --watch out")
     watcher, shown = _Watcher(), ""
     while True:
         entries = watcher.look(definition, tree)
+        if as_json:
+            notes = (*live(entries), put_aside(definition.name, tree))
+            notes = (*common.log_of_unstarted(entries), *notes)
+            say_json(answers.StudyStatus.of(definition.name, entries, notes))
+            return
         parts = [common.show_entries(entries), counts(entries), *common.log_of_unstarted(entries)]
         parts += [*remedies(entries), *live(entries), *statements(entries)]
         others = put_aside(definition.name, tree)
@@ -271,7 +297,8 @@ def verify_command(name: str, tree: Tree) -> None:
 @study.command("compare")
 @common.study_argument
 @common.results_option
-def compare_command(definition: Study, tree: Tree) -> None:
+@common.json_option
+def compare_command(definition: Study, tree: Tree, as_json: bool) -> None:
     """Compare each configuration of a study with its baseline.
 
     Prints ratios of epochs of the same round, with 95 % intervals over starts. Without `interleave`
@@ -280,8 +307,14 @@ def compare_command(definition: Study, tree: Tree) -> None:
     measurement confirms.
     """
     from ddl_tools.analysis.pages import compare
+    from ddl_tools.cli import answers
 
-    say(compare(definition, tree))
+    points, lines = compare(definition, tree)
+    if as_json:
+        rows = points.to_dict(orient="records")
+        say_json(answers.StudyCompare(study=definition.name, configurations=rows, sentences=lines))
+    else:
+        say("\n".join(lines))
 
 
 def _study_or_file(context: click.Context, parameter: click.Parameter, value: str) -> str | Path:

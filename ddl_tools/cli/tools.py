@@ -67,7 +67,7 @@ _ABOVE_0 = common.Number(min_open=True)
     help="Longest wait for the job.",
 )
 @click.option("--show", type=FOLDER, metavar="DIR", help="Folder of an earlier probe to report on.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@common.json_option
 @common.data_option
 @common.results_option
 @common.dry_run_option
@@ -89,6 +89,7 @@ def doctor(
     data, and time the all-reduce. Exit code 1 if a finding is bad.
     """
     from ddl_tools.analysis.redraw import redraw_probes
+    from ddl_tools.cli import answers
     from ddl_tools.doctor import checks
     from ddl_tools.launch.slurm.script import JobPlan
 
@@ -107,8 +108,8 @@ def doctor(
     ready = f"Ready for {site_name}" if site_name else "The laptop study can run here"
     bad = any(one.state == "bad" for one in report.findings)
     if as_json:
-        findings = [asdict(one) for one in report.findings]
-        say_json({"ready": not bad, "findings": findings})
+        findings = [answers.OneFinding(**asdict(one)) for one in report.findings]
+        say_json(answers.Doctor(ready=not bad, findings=findings))
     else:
         say(_as_text(report, "" if show else ready))
     if report.directory and not show:
@@ -309,6 +310,7 @@ def _accuracy(
     help="Write the options as FILE.csv; draw their known accuracies as FILE.svg, .pdf and .png.",
 )
 @common.overwrite_option
+@common.json_option
 def advise(
     site_name: str | None,
     model: str,
@@ -320,6 +322,7 @@ def advise(
     root: Path | None,
     stem: Path | None,
     overwrite: bool,
+    as_json: bool,
     **limits: float | None,
 ) -> None:
     """Recommend a strategy, a loader and a number of GPUs that meet some limits.
@@ -330,6 +333,7 @@ def advise(
     option lies further than four times beyond the largest measured number of GPUs. Status 1 if
     nothing was measured, or if no option meets the limits; the message names limits that are met.
     """
+    from ddl_tools.cli import answers
     from ddl_tools.launch.slurm.expected import machine_of
     from ddl_tools.launch.slurm.site import find_site
     from ddl_tools.scaling import advise as core
@@ -346,7 +350,15 @@ def advise(
     sizes = {"max_gpus": max_gpus, "gpus": gpus}
     request = core.Request(machine, model, Limits(**limits), dataset, images, epochs, **sizes)
     found = core.advise(request, existing(tree_of(root)) if root else committed())
-    say(render.text(found), nl=False)
+    if as_json:
+        rows = render.rows(found)
+        (advised,) = (row for row in rows if row["advised"])
+        answer = answers.Advise(
+            request=found.request.title, certain=found.certain, advised=advised, options=rows
+        )
+        say_json(answer)
+    else:
+        say(render.text(found), nl=False)
     if stem:
         from ddl_tools.analysis.figures import QUESTIONS
         from ddl_tools.analysis.figures.advice import points_of
@@ -359,7 +371,7 @@ def advise(
         else:
             paths = [save_numbers(points, stem, known=True)]
         for path in paths:
-            say(f"written: {path}")
+            say(f"written: {path}", err=as_json)
 
 
 @click.group()
@@ -483,7 +495,7 @@ def bench() -> None:
     default=3,
     help="Passes from memory, after one from the disk.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@common.json_option
 @common.data_option
 def loader_command(
     loaders: tuple[str, ...],

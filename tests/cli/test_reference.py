@@ -31,7 +31,7 @@ def test_each_option_that_a_user_can_type_is_explained(path: Words) -> None:
 @pytest.mark.parametrize("model", reference.MODELS)
 def test_each_field_of_a_record_is_explained(model) -> None:
     assert all(field.description for field in model.model_fields.values())
-    assert f"<!-- code: {model.__name__} -->" in page("records")
+    assert f"<!-- code: {model.__name__} -->" in page("records") + page("json")
 
 
 def test_all_that_a_run_records_of_machine_and_settings_is_described() -> None:

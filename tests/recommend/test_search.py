@@ -14,6 +14,7 @@ import pytest
 
 from ddl_core.errors import DataError, LaunchError
 from ddl_core.registry import LOADERS, MODELS, STRATEGIES, Entry
+from ddl_tools.cli.answers import Recommend
 from ddl_tools.launch.local_ranks import SERVER
 from ddl_tools.recommend import plan, search_space
 from ddl_tools.recommend.answer import Answer, answer_file
@@ -221,8 +222,12 @@ def test_the_command_prints_the_answer(finished: Found, request_: Request, tree:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ddl_tools.recommend.search.FINISH_S", 58)
         said = ddl("recommend", *asked, *limits)
+        as_json = ddl("recommend", *asked, *limits, "--json", status=0).stdout
     assert said.exit_code == 0, said.output
     assert "here: " in said.output
+    found = Recommend.model_validate_json(as_json)
+    assert found.lines[0] == finished.answer.lines[0]
+    assert found.recommended["model"] == request_.model
     assert f"\n{finished.answer.lines[0]}\n" in said.output
 
 

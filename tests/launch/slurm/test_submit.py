@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 
 from ddl_core.config import RunSpec
+from ddl_tools.cli.answers import StudySubmit
 from ddl_tools.launch.slurm import submit
 from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.launch.slurm.site import find_site
@@ -210,6 +211,25 @@ def test_a_job_that_slurm_holds_is_shown_and_can_be_cancelled(
     assert "JobHeldUser" in shown
     ddl("study", "cancel", path, status=0)
     assert slurm.calls("scancel") == ["1 2"]
+
+
+def test_as_json_jobs_have_their_numbers_also_those_before_an_error(
+    tmp_path: Path, slurm: StandIns
+) -> None:
+    path, entries = two_runs(tmp_path)
+    once = tmp_path / "once"
+    slurm.script("sbatch", f"#!/bin/sh\nmkdir {once} 2>/dev/null || exit 1\necho 17\n")
+    said = submitted(path, "--json", status=1)
+    found = StudySubmit.model_validate_json(said.stdout)
+    first, second = (item.spec.run_id for item in entries)
+    assert {run: job.job_id for job in found.jobs for run in job.runs} == {
+        first: "17",
+        second: None,
+    }
+    slurm.add("sbatch", "18\n")
+    slurm.add("squeue", "17|ddl-other|PENDING|x\n")
+    (left,) = StudySubmit.model_validate_json(submitted(path, "--json").stdout).jobs[-1:]
+    assert (left.job_id, left.runs) == ("18", [second])
 
 
 @pytest.mark.parametrize("program", ["squeue", "sbatch"])
