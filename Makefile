@@ -14,7 +14,7 @@ unexport PYTHONPATH PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE # every process would compile the project again
 
 BIN := .venv/bin
-SETS := analysis train notebooks docs test
+SETS := analysis train notebooks export docs test
 # As the driver here wants it, unless it is named: docs/reference/loaders.md.
 ifndef DALI
 DALI := $(shell bash requirements/dali.sh)

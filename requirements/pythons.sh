@@ -34,7 +34,8 @@ python_of() {
 resolve() {
     "$1" -m pip install --disable-pip-version-check --no-input --dry-run --ignore-installed \
         -c requirements/constraints.txt -r requirements/analysis.txt -r requirements/train.txt \
-        -r requirements/notebooks.txt -r requirements/test.txt -r requirements/dali_cuda130.txt
+        -r requirements/notebooks.txt -r requirements/export.txt -r requirements/test.txt \
+        -r requirements/dali_cuda130.txt
 }
 
 # The same on 64-bit Arm, e.g. GH200: each pin has a wheel of its own there, but for two that are built.
@@ -52,7 +53,7 @@ install() {
     # Older ones download every package in order to resolve.
     "$2/bin/python" "${pip[@]}" "pip>=24.1"
     "$2/bin/python" "${pip[@]}" -c requirements/constraints.txt -r requirements/analysis.txt \
-        -r requirements/notebooks.txt -r requirements/test.txt
+        -r requirements/notebooks.txt -r requirements/export.txt -r requirements/test.txt
     "$2/bin/python" "${pip[@]}" --no-deps --editable .
 }
 

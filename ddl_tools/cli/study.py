@@ -356,6 +356,25 @@ def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
         say(text if name == source else f"{name}: {text}")
 
 
+@study.command("export")
+@click.argument("name", metavar="NAME", callback=common.checked_name)
+@click.argument("folder", metavar="DIR", type=common.FOLDER, callback=common.output)
+def export_command(name: str, folder: Path) -> None:
+    """Write a published study as an RO-Crate, to be deposited in a research data repository.
+
+    DIR must be new or empty. It gets the files of the study in data/runs/, the licence of the
+    data, and ro-crate-metadata.json. Needs the package `rocrate`, of requirements/export.txt.
+    """
+    from ddl_tools.datasets.output import is_made, new_folder
+    from ddl_tools.records.crate import require_published, write_crate
+
+    require_published(name, committed())
+    is_made(folder, None, {})
+    with new_folder(folder, 0) as part:
+        runs = write_crate(name, committed(), part)
+    say(f"{runs} runs of {name} exported to {folder}")
+
+
 def _start(
     name: str, parallel: int, data_dir: Path | None, tree: Tree, dry_run: bool, retry_failed: bool
 ) -> None:

@@ -49,12 +49,9 @@ def pack(tree: Tree, studies: Sequence[str], path: Path, report: str = "") -> in
     members: dict[str, bytes] = {}
     runs = 0
     for study in sorted(studies):
-        folders, _ = completed_runs(study, tree)
-        if not folders:
-            raise RecordError(f"study {study!r} has no completed run in {tree.runs}")
+        folders, files = contents(study, tree)
         runs += len(folders)
-        files = {STUDY: _definition(study, tree), **to_lines(folders)}
-        members |= {f"{study}/{name}": content for name, content in files.items() if content}
+        members |= {f"{study}/{name}": content for name, content in files.items()}
     members |= {REPORT: report.encode()} if report else {}
     content = _zipped(members)
     unpacked = sum(map(len, members.values()))
@@ -67,6 +64,18 @@ def pack(tree: Tree, studies: Sequence[str], path: Path, report: str = "") -> in
         )
     write_atomically(path, content)
     return runs
+
+
+def contents(study: str, tree: Tree) -> tuple[list[Path], dict[str, bytes]]:
+    """Return the folders of the completed runs of a study, and its files, as they are published.
+
+    `RecordError` if it has no completed run, or a record is damaged.
+    """
+    folders, _ = completed_runs(study, tree)
+    if not folders:
+        raise RecordError(f"study {study!r} has no completed run in {tree.runs}")
+    files = {STUDY: _definition(study, tree), **to_lines(folders)}
+    return folders, {name: content for name, content in files.items() if content}
 
 
 def _definition(study: str, tree: Tree) -> bytes:

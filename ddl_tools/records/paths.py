@@ -20,6 +20,7 @@ RESULT_PAGES = PROJECT / "docs" / "results"
 PAPER = PROJECT / "data" / "paper"
 PUBLISHED = PROJECT / "data" / "published"
 SEEDS = PROJECT / "data" / "seeds"
+LICENCE = PROJECT / "data" / "LICENSE"
 
 NAME_RESULTS = "name one that holds runs/, or measure something first: ddl study run laptop"
 """What to do about a wrong folder of results."""

@@ -101,7 +101,7 @@ def completed_runs(study: str, source: Tree) -> tuple[list[Path], Published]:
     """
     found = verify(source, study)
     if damages := [line for one in found for line in one.lines()]:
-        raise RecordError("\n".join(["not published, for these are damaged:", *damages]))
+        raise RecordError("\n".join(["none is copied, for these are damaged:", *damages]))
     folders, done = [], Published()
     others = former_folders(study, source)
     for one in found:

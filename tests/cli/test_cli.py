@@ -80,6 +80,7 @@ def test_a_run_has_an_option_for_every_field_but_those_of_studies() -> None:
         ("study run nothing", "unknown study 'nothing'; choose one of: "),
         ("study run nothing.yaml", "cannot read the study nothing.yaml"),
         ("study publish nothing", "no runs of study 'nothing'"),
+        ("study export nothing crate", "'nothing' is not published in "),
         ("study verify nothing", "run `ddl study run nothing` first"),
         ("figures --results nowhere", "there is no folder of results"),
         ("advise --site juwels_booster --gpus 4 --results nowhere", "there is no folder of res"),

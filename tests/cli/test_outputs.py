@@ -41,6 +41,7 @@ FOLDERS: dict[str, Callable[[Path], tuple[object, ...]]] = {
     "data import folder": lambda folder: ("data", "import", "digits", folder),
     "data write folder": lambda folder: ("data", "write", "tests.cli.test_outputs:work", folder),
     "data convert --out": lambda folder: ("data", "convert", folder.parent, "--out", folder),
+    "study export folder": lambda folder: ("study", "export", "one_gpu", folder),
     "report --to": lambda folder: ("report", "--results", folder.parent, "--to", folder),
 }
 # The rest: tests of their own (figures, kernel), records, or nothing that is written.
