@@ -2,7 +2,14 @@
 
 from typing import Literal
 
-STOPPED = 130  # exit status: what a shell reports for a program that Ctrl-C ended
+STOPPED = 130  # what a shell reports for a program that Ctrl-C ended
+EXIT_CODES = {
+    0: "The command did what it is for.",
+    1: "An error, with one message on standard error; or a result that a script has to notice.",
+    2: "The call is wrong: an unknown command or option, a missing argument, a value out of range.",
+    STOPPED: "Ctrl-C or a signal stopped the command. It can be called again.",
+}
+"""Meaning of each exit code of a command."""
 
 Category = Literal[
     "out_of_memory",

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from ddl_core.errors import STOPPED, DDLError, SpecError
+from ddl_core.errors import STOPPED, DDLError, Interrupted, SpecError
 from ddl_tools import import_errors
 
 try:
@@ -29,7 +29,7 @@ except KeyboardInterrupt:  # Ctrl-C in the first moment
 
 
 class Application(click.Group):
-    """A group that shows the errors a user can cause as one message and exit code 1."""
+    """A group that shows the errors a user can cause as one message and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
@@ -50,6 +50,9 @@ class Application(click.Group):
                 say(f"warning: {'; '.join(import_errors.why_from_outside(outside))}", err=True)
             with safe_imports(), import_errors.explained(sys.argv[1:]):
                 return super().invoke(ctx)
+        except Interrupted as error:
+            say(error, err=True)
+            sys.exit(STOPPED)
         except DDLError as error:
             raise click.ClickException(str(error)) from None
         except KeyboardInterrupt:

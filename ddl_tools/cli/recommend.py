@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ddl_core.errors import STOPPED, FairnessError, Interrupted
+from ddl_core.errors import STOPPED, FairnessError
 from ddl_tools.cli import options as common
 from ddl_tools.cli.output import say, say_json
 from ddl_tools.records.paths import Tree
@@ -150,11 +150,7 @@ def recommend(
     if dry_run:
         return
     search.run()
-    try:
-        answer = Answer(search)
-    except Interrupted as error:
-        say(error, err=True)
-        sys.exit(STOPPED)
+    answer = Answer(search)
     picture = answer.write()
     if answer.alarm:
         say(answer.alarm, err=True, alarm=True)

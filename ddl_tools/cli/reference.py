@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from ddl_core.config import STUDY_ONLY, run_fields
+from ddl_core.errors import EXIT_CODES
 from ddl_core.timing import Spent
 from ddl_tools import markdown
 from ddl_tools.cli import answers, main
@@ -22,7 +23,7 @@ from ddl_tools.records.paths import PROJECT
 from ddl_tools.records.profiling import ProfileRecord, RankProfile, Shares
 
 FOLDER = PROJECT / "docs" / "reference"
-NAMES = ("cli", "cli-data", "cli-study", "run-fields", "records", "failures", "json")
+NAMES = ("cli", "cli-data", "cli-study", "exit-codes", "run-fields", "records", "failures", "json")
 MODELS: tuple[type[BaseModel], ...] = (
     run.RunRecord,
     run.Attempt,
@@ -45,12 +46,15 @@ FIELD_OPTIONS = (
 
 
 def block(name: str) -> str:
-    """Return a block: commands, the run fields, the failures, or the fields of a model."""
+    """Return a block: commands, exit codes, run fields, failures, or the fields of a model."""
     if name in ("commands", *GROUPS):
         groups = (name,) if name in GROUPS else {*main.commands} - {*GROUPS}
         return "\n\n".join(text for one, text in _commands(root()) if one.split()[1] in groups)
     if name == "run_fields":
         return markdown.table(("field", "default", "meaning"), _run_fields())
+    if name == "exit_codes":
+        codes = ((str(code), text) for code, text in EXIT_CODES.items())
+        return markdown.table(("exit code", "meaning"), codes)
     if name == "failures":
         rows = ((f"`{category}`", remedy) for category, remedy in REMEDIES.items())
         return markdown.table(("class", "what to do"), rows)

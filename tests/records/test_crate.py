@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import yaml
 from rocrate.rocrate import ROCrate
 
 from ddl_core.errors import RecordError
@@ -12,7 +13,7 @@ from ddl_tools.cli import study as cli_study
 from ddl_tools.records import crate
 from ddl_tools.records.crate import PROFILE, write_crate
 from ddl_tools.records.ledger import read_study, write_study
-from ddl_tools.records.paths import LICENCE, Tree, committed, results
+from ddl_tools.records.paths import LICENCE, PROJECT, Tree, committed, results
 from ddl_tools.records.profiling import write_profile
 from ddl_tools.records.publish import publish
 from ddl_tools.records.run import read_record
@@ -47,6 +48,8 @@ def test_the_library_reads_what_a_study_is_and_where_its_files_are(
     found = exported("test", published, folder := tmp_path / "crate")
     assert found.description == QUESTION
     assert found.root_dataset["conformsTo"].id == PROFILE
+    cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
+    assert [found.root_dataset["author"]["name"]] == [one["name"] for one in cited["authors"]]
     assert found.license.id == "https://spdx.org/licenses/CC-BY-4.0"
     names = {"LICENSE", "study.json", "runs.jsonl", "epochs.jsonl", "profiles.jsonl"}
     assert {one.id for one in found.data_entities} == names
