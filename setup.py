@@ -24,6 +24,7 @@ COPIED = (
     "notebooks/*.ipynb",
     "requirements/*.txt",
     "requirements/libraries/*.txt",
+    "data/LICENSE",
     *(f"data/{name}/**/*" for name in ("paper", "published", "seeds", "runs", "second", "tables")),
 )
 

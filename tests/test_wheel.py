@@ -121,7 +121,7 @@ def test_a_wheel_has_all_files_of_the_packages(built: Built) -> None:
     own = {name for name in built.tracked if name.startswith(("ddl_core/", "ddl_tools/"))}
     assert own - names == set()
     assert {"ddl_core/py.typed", "ddl_tools/py.typed"} <= names
-    for folder in ("studies/", "slurm/", "notebooks/", "data/paper/", "data/runs/"):
+    for folder in ("studies/", "slurm/", "notebooks/", "data/paper/", "data/runs/", "data/LICENSE"):
         beside = {f"ddl_tools/tree/{one}" for one in built.tracked if one.startswith(folder)}
         assert beside - names == set()
     assert not any(name.startswith(("tests", "benchmarks", "docs")) for name in names)
