@@ -1,17 +1,15 @@
-"""With ``--json`` a command prints one document of its model, and ends with a code of the table."""
+"""With ``--json`` a command prints one document of its model."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
-from ddl_core.errors import STOPPED
 from ddl_tools.cli import answers, reference
 from ddl_tools.records.paths import PROJECT
 from tests.cli.bad_inputs import commands
-from tests.launch.running import ddl, planned, study_file
+from tests.launch.running import ddl, study_file
 
 SITE = ("--site", "juwels_booster")
 DATA = ("--results", PROJECT / "data")
@@ -63,37 +61,3 @@ def test_the_page_has_the_command_of_each_option() -> None:
     assert {line[3:] for line in page.splitlines() if line.startswith("## ")} == {
         f"ddl {' '.join(path)}" for path in able
     }
-
-
-PAGE = (reference.FOLDER / "exit-codes.md").read_text(encoding="utf-8")
-# Calls with a negative answer; others are made where a test has runs, damaged figures and the like.
-NEGATIVE: dict[str, tuple[object, ...]] = {
-    "ddl doctor": ("--data", "no such folder"),
-    "ddl advise": (*SITE, "--deadline", 0.001),
-    "ddl data verify": ("no such folder",),
-    "ddl study verify": ("test",),
-}
-ELSEWHERE = {
-    "ddl study run": "tests/cli/test_cli.py",
-    "ddl study resume": "tests/cli/test_cli.py",
-    "ddl study status --watch": "tests/cli/test_cli.py",
-    "ddl figures": "tests/cli/test_cli.py",
-}
-
-
-def test_the_table_has_each_code() -> None:
-    assert set(re.findall(r"^\| (\d+) ", PAGE, re.M)) == {"0", "1", "2", str(STOPPED)}
-    negative = PAGE.partition("Negative answers")[2]
-    named = re.findall(r"`(ddl [^`]*)`(?=.* \| )", negative)
-    assert {*named} == {*NEGATIVE, *ELSEWHERE}
-
-
-@pytest.mark.parametrize("command", NEGATIVE)
-def test_a_negative_answer_has_code_1(command: str) -> None:
-    (planned() / "run.json").write_text("{")
-    ddl(*command.split()[1:], *NEGATIVE[command], status=1)
-
-
-@pytest.mark.parametrize("path", commands(), ids=" ".join)
-def test_a_wrong_call_has_code_2(path: tuple[str, ...]) -> None:
-    ddl(*path, "--no-such-option", status=2)
