@@ -5,11 +5,13 @@ up to date.
 """
 
 import inspect
+import json
 from collections.abc import Iterator
 from typing import Literal, get_args, get_origin
 
 import click
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from pydantic_core import PydanticUndefined
 
 from ddl_core.config import STUDY_ONLY, run_fields
@@ -106,6 +108,17 @@ def _options(context: click.Context) -> Iterator[tuple[str, str]]:
 
 
 BLOCKS = markdown.Blocks("code", [FOLDER / f"{name}.md" for name in NAMES], block)
+SCHEMA = FOLDER / "json.schema.json"
+
+
+def schema() -> str:
+    """Return the JSON Schema of the answers of all commands, one in ``$defs`` for each model."""
+    kind: Literal["serialization"] = "serialization"
+    models = [(model, kind) for model in answers.MODELS]
+    _, found = models_json_schema(models, title="Answers of ddl as JSON")
+    return json.dumps(found, indent=1) + "\n"
+
 
 if __name__ == "__main__":
     BLOCKS.write()
+    SCHEMA.write_text(schema(), encoding="utf-8")

@@ -55,6 +55,11 @@ def test_jobs_of_a_dry_run() -> None:
     assert {job.job_id for job in found.jobs} == {None}
 
 
+def test_the_stored_schema_is_that_of_the_models() -> None:
+    assert reference.SCHEMA.read_text(encoding="utf-8") == reference.schema()
+    assert {model.__name__ for model, _ in CASES} <= {*json.loads(reference.schema())["$defs"]}
+
+
 def test_the_page_has_the_command_of_each_option() -> None:
     page = (reference.FOLDER / "json.md").read_text(encoding="utf-8")
     able = {path for path, one in commands().items() if any("--json" in p.opts for p in one.params)}
