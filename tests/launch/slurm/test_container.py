@@ -36,7 +36,9 @@ RUN, LOGS, DATA = Path("/scratch/runs/one"), Path("/scratch/runs/one/logs/0"), P
 SPEC = RunSpec(strategy="ddp", gpus_per_node=4)
 FOUR = {"description": "made", "gpus_per_node": 4, "gpu_request": "gres"}
 IMAGE = "/images/ddl.sif"
-SEEN = f"/data/set /scratch/runs/one /tmp {HOME}"
+# In the order of their names, wherever the project lies; in one of them, it is seen with that one.
+OTHERS = (DATA, RUN, Path("/tmp"))
+SEEN = sorted({*OTHERS, *([] if any(map(HOME.is_relative_to, OTHERS)) else [HOME])})
 
 
 def site(runtime: str, of_site: dict[str, Any] | None = None, **fields: Any) -> Site:
@@ -84,7 +86,7 @@ BEFORE = {
 
 
 def bound(option: str) -> str:
-    return " ".join(f"{option}{one}:{one}" for one in SEEN.split())
+    return " ".join(f"{option}{one}:{one}" for one in SEEN)
 
 
 @pytest.mark.parametrize("runtime", BEFORE)
@@ -102,7 +104,7 @@ def test_a_runtime_stands_before_each_rank(
 def test_pyxis_is_a_part_of_srun(job: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     found = site("pyxis", {"visible_devices": "unset"}, args=["--no-container-mount-home"])
     before, rank = parts(step(monkeypatch, found))
-    mounts = ",".join(f"{one}:{one}" for one in SEEN.split())
+    mounts = ",".join(f"{one}:{one}" for one in SEEN)
     own = f"--container-image={IMAGE} --container-mounts={mounts} --no-container-mount-home"
     words = f"{OPTIONS[0]} {own} {OPTIONS[1]} env -u CUDA_VISIBLE_DEVICES"
     assert before == [str(job.folder / "srun"), *words.split()]
