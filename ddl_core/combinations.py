@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Settings that other frameworks do not have.
 TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
-    *("precise_bn", "profile_steps", "micro_batches_per_pass"),
+    *("precise_bn", "profile_steps", "micro_batches_per_pass", "clip_grad_norm"),
 )
 ON = range(1, 2**63)
 MANY = range(2, 2**63)
@@ -33,6 +33,9 @@ DEPENDENT: Dependent = (
     ("deepspeed_bucket_elements", "deepspeed_zero_stage", SHARDED),
     ("deepspeed_overlap_comm", "deepspeed_zero_stage", SHARDED),
     ("dali_decode", "loader", ("dali_gpu",)),
+    ("momentum", "optimizer", ("sgd", "lars")),
+    ("adam_", "optimizer", ("adamw",)),
+    ("clip_grad_norm", "optimizer", ("sgd", "lars", "adamw")),  # LAMB clips by itself
 )
 
 _WHOLE_LAYERS = "it needs the norms of whole layers"
@@ -64,7 +67,11 @@ REFUSED: Refused = (
     ({"precise_bn": YES, "eval_every": [0]}, "nothing is evaluated", "set eval_every to 1 or more"),
     ({"precise_bn": YES, "work": ["load"]}, "nothing is evaluated", "leave it out"),
     ({"precise_bn": YES, "compile": YES}, "it would compile again", "use compile = false"),
-    ({"nesterov": YES, "optimizer": ["lamb"]}, "it has no momentum", "use 'sgd' or 'lars'"),
+    (
+        {"nesterov": YES, "optimizer": ["lamb", "adamw"]},
+        "it has no Nesterov momentum",
+        "use 'sgd' or 'lars'",
+    ),
     ({"nesterov": YES, "momentum": [0]}, "it needs momentum", "use momentum > 0"),
     (
         {"ddp_compression": ["powersgd"], "precision": ["fp16"]},
@@ -83,11 +90,11 @@ REFUSED: Refused = (
     ),
     ({"strategy": FSDP, "channels_last": YES}, "it shards NCHW only", "use channels_last = false"),
     ({"strategy": FSDP, "compile": YES}, "no test compares it", "use compile = false"),
-    ({"strategy": FSDP, "optimizer": BY_LAYER}, _WHOLE_LAYERS, "use optimizer = 'sgd'"),
+    ({"strategy": FSDP, "optimizer": BY_LAYER}, _WHOLE_LAYERS, "use optimizer = 'sgd' or 'adamw'"),
     (
         {"deepspeed_zero_stage": SHARDED, "optimizer": BY_LAYER},
         _WHOLE_LAYERS,
-        "use stage 0, or optimizer = 'sgd'",
+        "use stage 0, or optimizer = 'sgd' or 'adamw'",
     ),
     (
         {"deepspeed_zero_stage": [3], "compile": YES},

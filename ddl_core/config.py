@@ -147,12 +147,18 @@ class RunSpec(BaseModel):
     )
     channels_last: bool = Field(False, description="NHWC memory format")
     compile: bool = Field(False, description="compilation of the network by torch.compile")
-    optimizer: Literal["sgd", "lars", "lamb"] = Field("sgd", description="optimiser")
+    optimizer: Literal["sgd", "lars", "lamb", "adamw"] = Field("sgd", description="optimiser")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD and LARS")
     nesterov: bool = Field(False, description="Nesterov momentum, for SGD and LARS")
     weight_decay: Amount = Field(1e-4, description="weight decay")
     decay_norm_bias: bool = Field(
         True, description="weight decay of normalisation layers and biases as well"
+    )
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: decay of the first moment")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="AdamW: decay of the second moment")
+    adam_eps: Amount = Field(1e-8, description="AdamW: number added to the denominator")
+    clip_grad_norm: Size | None = Field(
+        None, description="largest norm of all gradients together (null: no clipping)"
     )
     schedule: Literal["constant", "step", "cosine", "exponential"] = Field(
         "step", description="learning-rate schedule"

@@ -21,11 +21,12 @@ from torch.optim.optimizer import (
 from ddl_core.config import RunSpec
 from ddl_core.errors import broken
 from ddl_core.fairness import check_agreement
-from ddl_core.optim import group_settings
+from ddl_core.optim import group_settings, own_gradients
 from ddl_core.schedules import learning_rate
 from ddl_core.strategies.base import Strategy
 
 CLOSELY_WATCHED_STEPS = 3
+ROUNDING = 1e-3  # of the norm of clipped gradients
 
 
 def check_setup(before: str, after: str) -> None:
@@ -123,6 +124,7 @@ class FairnessMonitor:
             raise broken("one update per step", "an optimiser stepped again without new gradients")
         if self._close_steps:
             self._gradients[-self._close_steps] = _has_gradient(optimizer)
+            self._check_norm(optimizer)
         self._waiting = False
 
     def _after_update(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -136,8 +138,21 @@ class FairnessMonitor:
             raise broken(rule, f"the optimiser has {len(groups)} groups, not {len(expected)}")
         for group, settings in zip(groups, expected, strict=True):
             for name, value in {"lr": rate, **settings}.items():
-                if float(group[name]) != value:
+                if not np.array_equal(group[name], value):
                     raise broken(rule, f"it stepped with {name} = {group[name]}, not {value}")
+
+    def _check_norm(self, optimizer: Optimizer) -> None:
+        """Check what this rank has of the gradients: a part has no larger norm than the whole."""
+        limit = self._spec.clip_grad_norm
+        if limit is None:
+            return
+        parameters = (one for group in optimizer.param_groups for one in group["params"])
+        norm = float(nn.utils.get_total_norm(own_gradients(parameters)))
+        if norm > (1 + ROUNDING) * limit:
+            raise broken(
+                "gradients clipped by their norm",
+                f"an update had gradients of norm {norm:.3g}, but clip_grad_norm = {limit:g}",
+            )
 
     def _gradients_may_go(self) -> None:
         if self._waiting:

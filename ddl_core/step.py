@@ -55,6 +55,7 @@ class TrainState:
             self.monitor.gradients_added()
         strategy.average_gradients()
         clock.gradients_averaged()
+        strategy.clip_gradients(self.scaler)
         strategy.optimizer_step(self.scaler)
         self.monitor.step_done(may_be_skipped=self.scaler.is_enabled())
 

@@ -19,7 +19,7 @@ WORDS: dict[str, str | dict[Any, str]] = {
         "imagenet": "ImageNet",
         "sample": "sample set",
     },
-    "optimizer": {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB"},
+    "optimizer": {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB", "adamw": "AdamW"},
     "lr_scaling": {"linear": "linear scaling", "sqrt": "square-root scaling"},
     "dali_decode": {"gpu": "", "cpu": "decoding on the CPU"},  # of one loader alone
     "precision": {"torch": "TF32 in convolutions"},
@@ -39,6 +39,10 @@ WORDS: dict[str, str | dict[Any, str]] = {
     "compile": "torch.compile",
     "precise_bn": "precise batch norm",
     "decay_norm_bias": "decay of norm and bias",
+    "adam_beta1": "Adam beta1",
+    "adam_beta2": "Adam beta2",
+    "adam_eps": "Adam eps",
+    "clip_grad_norm": "largest gradient norm",
     "loader_prefetch": "prefetched batches",
     "pin_memory": "pinned memory",
     "deepspeed_zero_stage": "ZeRO stage",
@@ -62,6 +66,7 @@ _UNITS = {
     "mbit": "Mbit/s",
     "elements": "numbers",
 }
+_NONE = {"clip_grad_norm": "no"}  # what null says of a field, if not that it is the default
 _DEFAULT = "default settings"
 ITEMS = "; "
 """Between the items of a fact that is a list."""
@@ -239,7 +244,8 @@ def phrase(name: str, value: Any) -> str:
         return str(value)
     word, unit = _word(name)
     if value is None and name in _FIELDS:
-        return f"all {word}" if name.endswith("_images") else f"default {word}"
+        start = "all" if name.endswith("_images") else _NONE.get(name, "default")
+        return f"{start} {word}"
     if isinstance(value, bool):
         return word if value else f"no {word}"
     if value == "none":

@@ -59,6 +59,8 @@ def owner(field: str) -> Fields:
         return EMULATED
     if field.startswith("ddp_powersgd"):
         return {"strategy": "ddp", "ddp_compression": "powersgd", "checkpoint_every": 0}
+    if field.startswith("adam_"):
+        return {"optimizer": "adamw"}
     name = field.split("_")[0]
     return {"strategy": name} if name in STRATEGIES else {}
 

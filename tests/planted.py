@@ -18,6 +18,7 @@ from torch import nn
 
 from ddl_core import registry
 from ddl_core.data.image import CropSampler
+from ddl_core.optim import own_gradients
 from ddl_tools.rank import worker
 
 
@@ -110,6 +111,22 @@ class GradientsLarger:
         super().backward(loss * 1.01)
 
 
+class Unclipped:
+    """Forgets to clip."""
+
+    def clip_gradients(self, scaler):
+        return None
+
+
+class ClippedByPart:
+    """Clips by the norm of this rank's part of the gradients; no run by itself looks wrong."""
+
+    def clip_gradients(self, scaler):
+        parameters = list(self.model.parameters())
+        norm = nn.utils.get_total_norm(own_gradients(parameters))
+        nn.utils.clip_grads_with_norm_(parameters, self.spec.clip_grad_norm, norm)
+
+
 class OwnGradients(RateTwice):
     """Updates each rank with gradients of its own."""
 
@@ -129,6 +146,8 @@ STRATEGY_FAULTS = {
     "gradients_summed": GradientsSummed,
     "gradients_larger": GradientsLarger,
     "own_gradients": OwnGradients,
+    "unclipped": Unclipped,
+    "clipped_by_part": ClippedByPart,
     "stays": Stays,
 }
 

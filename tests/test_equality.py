@@ -195,7 +195,9 @@ def numbers(of: Result) -> dict[str, torch.Tensor]:
     }
     state = of.state["optimizer"]["state"]
     assert len(state) > 0
-    return model | {f"momentum {index}": state[index]["momentum_buffer"] for index in state}
+    return model | {
+        f"{name} {index}": value for index in state for name, value in state[index].items()
+    }
 
 
 def losses(of: Result) -> list[float]:
@@ -314,6 +316,54 @@ def test_a_rate_of_lars_one_percent_higher_is_seen(run):
 
 def lars_alone(run) -> Result:
     return run("single", accumulation=2, **LARS)
+
+
+ADAMW: dict[str, Any] = {"optimizer": "adamw", "base_lr": 0.002, "decay_norm_bias": False}
+# Every update is clipped; by AdamW's rule that would change little.
+CLIPPED: dict[str, Any] = {"clip_grad_norm": 0.2}
+REST: dict[str, dict[str, Any]] = {"adamw": ADAMW, "clipped": CLIPPED}
+OFTEN = "2 ranks, 2 micro-batches each"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "spread", "setting"),
+    [
+        pytest.param(
+            name,
+            spread,
+            setting,
+            marks=[pytest.mark.numeric] * (name == "ddp" and spread == OFTEN)
+            + [pytest.mark.extended] * (spread != OFTEN),
+        )
+        for name in CONTESTANTS
+        for spread in ("2 ranks", OFTEN, "4 ranks")
+        for setting in REST
+        if name != "manual" or spread == "2 ranks"
+    ],
+)
+def test_adamw_and_clipping_equal_those_of_one_process(run, strategy, spread, setting):
+    got = run(installed(strategy), **SPREADS[spread], **REST[setting])
+    want = run("single", accumulation=got.spec.virtual_workers, **REST[setting])
+    assert falls([row.loss for row in want.train])
+    assert_same_training(got, want)
+    assert_near(losses(got), losses(want), LOSS_TOLERANCE)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize(
+    ("setting", "unfair"),
+    [
+        ("adamw", {"base_lr": 1.01 * ADAMW["base_lr"]}),
+        ("adamw", {"adam_beta1": 0.909}),
+        ("clipped", {"clip_grad_norm": 1.01 * CLIPPED["clip_grad_norm"]}),
+        ("clipped", {"clip_grad_norm": None}),
+        ("clipped", {"strategy": "fsdp_clipped_by_part"}),
+    ],
+)
+def test_other_moments_and_another_norm_are_seen(run, setting, unfair):
+    fields = {"strategy": "ddp", **SPREADS[OFTEN], **REST[setting], **unfair}
+    want = run("single", accumulation=4, **REST[setting])
+    assert_far(numbers(run(**fields)), numbers(want), STATE_TOLERANCE)
 
 
 PLANTED = [

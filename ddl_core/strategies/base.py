@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from ddl_core.config import RunSpec
 from ddl_core.device import choose_device
+from ddl_core.optim import own_gradients
 from ddl_core.strategies import RankInfo, Reduction
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
@@ -65,6 +66,21 @@ class Strategy:
 
         The clock counts this as communication.
         """
+
+    def clip_gradients(self, scaler: torch.amp.GradScaler) -> None:
+        """Scale the averaged gradients to a norm of at most `clip_grad_norm`, if there is one.
+
+        The norm is that of all gradients together, also where each rank keeps a part of them.
+        """
+        limit = self.spec.clip_grad_norm
+        if limit is None:
+            return
+        scaler.unscale_(self.optimizer)
+        parameters = list(self.model.parameters())
+        norm = nn.utils.get_total_norm(own_gradients(parameters))
+        if self.is_sharded:
+            norm = self.all_reduce(norm.square()).sqrt()
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
     def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
         """Apply one update, through `scaler` (which does nothing unless fp16)."""

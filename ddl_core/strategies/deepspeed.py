@@ -28,25 +28,28 @@ ONE_GROUP = 10**12
 
 AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
 
+COUNT = "step"
+"""What AdamW's state calls the number of updates; it is no tensor of the size of its parameter."""
+
 
 def configuration(spec: RunSpec) -> dict[str, Any]:
     """Return DeepSpeed's configuration for a run.
 
-    The throughput timer and the norm of the gradients are off (at stage 3: by `setup`): they would
-    wait for the device in every step.
+    The throughput timer is off, and without clipping the norm of the gradients (at stage 3: by
+    `setup`): they would wait for the device in every step.
     """
     stage = spec.deepspeed_zero_stage
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": spec.deepspeed_overlap_comm}
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": spec.images_per_pass,
         "gradient_accumulation_steps": spec.backward_passes,
-        "gradient_clipping": 0.0,
+        "gradient_clipping": spec.clip_grad_norm or 0.0,
         "wall_clock_breakdown": False,
         "timers": {"throughput": {"enabled": False}},
         "zero_optimization": zero,
     }
     if stage in (1, 2):
-        zero["compute_grad_norm"] = False
+        zero["compute_grad_norm"] = spec.clip_grad_norm is not None
     if stage > 0:
         zero |= _buckets(stage, spec.deepspeed_bucket_elements)
         settings["zero_allow_untested_optimizer"] = True  # only DeepSpeed's own Adam is "tested"
@@ -98,7 +101,7 @@ class DeepSpeed(ProcessGroup):
             _lay_out(model, torch.channels_last)
         # With fp16 the loss comes scaled already; the engine would scale it once more.
         self._engine.torch_autocast_z0_gradscaler = None
-        if self.is_sharded:
+        if self.is_sharded and spec.clip_grad_norm is None:
             # No setting switches off the norm of the gradients. It would wait for the device, and
             # one that is not finite would skip the update.
             self._engine.optimizer._get_norm_groups = lambda: [0.0]
@@ -117,6 +120,9 @@ class DeepSpeed(ProcessGroup):
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss`, already divided by the number of passes."""
         self._engine.backward(loss, scale_wrt_gas=False)
+
+    def clip_gradients(self, scaler: torch.amp.GradScaler) -> None:
+        """Do nothing: the engine clips when it makes the update, after `scaler`."""
 
     def full_weights(self, network: nn.Module) -> dict[str, Tensor]:
         """Gather the weights one by one, where they are sharded."""
@@ -137,13 +143,16 @@ class DeepSpeed(ProcessGroup):
             return {"model": weights, "optimizer": zero.state_dict()}
         whole = self._deepspeed.utils.safe_get_full_optimizer_state
         first = zero.optimizer.state[self._shares()[0]]
-        names = sorted(name for name, value in first.items() if isinstance(value, Tensor))
+        own = {name: first[name] for name in sorted(first) if isinstance(first[name], Tensor)}
         state = {
-            index: {name: _kept(whole(parameter, name)) for name in names}
+            index: {
+                name: value.clone() if name == COUNT else _kept(whole(parameter, name))
+                for name, value in own.items()
+            }
             for index, parameter in enumerate(_trained(network))
         }
         groups = [{k: v for k, v in one.items() if k != "params"} for one in zero.param_groups]
-        saved = {"state": state if names else {}, "param_groups": groups}
+        saved = {"state": state if own else {}, "param_groups": groups}
         return {"model": weights, "optimizer": saved}
 
     def load_full_state(
@@ -172,8 +181,9 @@ class DeepSpeed(ProcessGroup):
         if not saved["state"]:
             return
         for share in self._shares():
-            for name in saved["state"][0]:
-                zero.optimizer.state[share].setdefault(name, torch.zeros_like(share))
+            for name, value in saved["state"][0].items():
+                own = value.clone() if name == COUNT else torch.zeros_like(share)
+                zero.optimizer.state[share].setdefault(name, own)
         if self.is_sharded:
             put = _put_part
         else:
@@ -181,7 +191,8 @@ class DeepSpeed(ProcessGroup):
             zero._lazy_init_hp_params_optimizer_state()  # usually linked by the first step
         for parameter, values in zip(_trained(network), saved["state"].values(), strict=True):
             for name, value in values.items():
-                put(parameter, value, name)
+                if name != COUNT:
+                    put(parameter, value, name)
 
     def _shares(self) -> list[Tensor]:
         """Return this rank's share of the weights."""

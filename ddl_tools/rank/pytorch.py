@@ -12,6 +12,7 @@ import torch
 
 from ddl_core.config import RunSpec
 from ddl_core.loop import EpochResult, OnStep, ignore
+from ddl_core.optim import OF_TORCH
 from ddl_core.strategies.base import Strategy
 from ddl_core.trainer import Trainer
 from ddl_tools import gpus
@@ -148,9 +149,9 @@ def settings(spec: RunSpec, device: torch.device) -> dict[str, Any]:
 def implementation(spec: RunSpec, device: torch.device) -> dict[str, bool]:
     """Return which of torch's implementations makes the update.
 
-    By default SGD uses ``foreach`` on a GPU; timm's optimisers loop over the parameters.
+    By default torch's own use ``foreach`` on a GPU; timm's loop over the parameters.
     """
-    return {"foreach": spec.optimizer == "sgd" and device.type == "cuda", "fused": False}
+    return {"foreach": spec.optimizer in OF_TORCH and device.type == "cuda", "fused": False}
 
 
 def identity(device: torch.device) -> str | None:

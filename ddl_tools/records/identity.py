@@ -37,6 +37,7 @@ LEARNING = frozenset(
     {
         *("schedule", "base_lr", "lr_scaling", "warmup_epochs"),
         *("label_smoothing", "momentum", "weight_decay"),
+        *("adam_beta1", "adam_beta2", "adam_eps"),
     }
 )
 # What is done beside the steps that count.
@@ -52,7 +53,7 @@ MESSAGES = frozenset(
 )
 _READING = {"loader_workers", "loader_prefetch", "pin_memory", "persistent_workers"}
 _READING |= {"uncached", "dali_decode"}
-_ARITHMETIC = {"precision", "channels_last", "compile", "optimizer", "switches"}
+_ARITHMETIC = {"precision", "channels_last", "compile", "optimizer", "clip_grad_norm", "switches"}
 
 # Kinds of sameness.
 CONFIGURATION = REPEATS

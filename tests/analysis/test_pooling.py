@@ -92,11 +92,12 @@ CHANGES = {field: (changes, {}) for field, changes in RECORDS.items()} | OWN
 FREE = {"framework", "strategy", "loader", "data_format", "model", "nodes", "gpus_per_node",
         "device", "work", "eval_images", "momentum", "weight_decay", "schedule", "base_lr",
         "lr_scaling", "precise_bn", "warmup_epochs", "label_smoothing", "eval_every",
-        "checkpoint_every", "discard_steps", "seed", "repeat", "optimizer"}  # fmt: skip
+        "checkpoint_every", "discard_steps", "seed", "repeat", "optimizer",
+        "adam_beta1", "adam_beta2", "adam_eps"}  # fmt: skip
 FIELDS = [name for name in ALONE if name not in FREE and not is_of_emulation(name)]
 # What one half of a training does not depend on.
 NOT_OF_LOADING = {"train_images", "classes", "accumulation", "precision", "channels_last",
-                  "compile", "switches", "communication", "bucket",
+                  "compile", "clip_grad_norm", "switches", "communication", "bucket",
                   "older, no settings", "older, no communication", "horovod", "deepspeed",
                   "HOROVOD_CACHE_CAPACITY", "validation data"}  # fmt: skip
 NOT_OF_TRAINING = {"dataset", "train_images", "loader_workers", "loader_prefetch", "pin_memory",

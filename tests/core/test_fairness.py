@@ -82,6 +82,8 @@ def epochs(fault: str | None = None, order=list, **fields) -> list[str | None]:
         {"compile": True},
         {"decay_norm_bias": False},
         {"nesterov": True},
+        {"optimizer": "adamw", "decay_norm_bias": False},
+        {"clip_grad_norm": 0.01},
     ],
 )
 def test_an_honest_run_breaks_no_rule(fields):
@@ -104,6 +106,21 @@ def test_another_update_rule_is_caught_in_any_group(change, words):
     change(subject.optimizer.param_groups)
     with pytest.raises(FairnessError, match=f"same learning rate and update rule.*{words}"):
         EpochLoop(subject).train(Images(spec), 0)
+
+
+def test_other_moments_are_caught():
+    spec = spec_of(optimizer="adamw")
+    subject = trainee_of(spec)
+    subject.optimizer.param_groups[0].update(betas=(0.9, 0.99))
+    words = r"same learning rate and update rule.*betas = \(0\.9, 0\.99\), not \(0\.9, 0\.999\)"
+    with pytest.raises(FairnessError, match=words):
+        EpochLoop(subject).train(Images(spec), 0)
+
+
+def test_a_strategy_that_does_not_clip_is_caught():
+    assert len(epochs("unclipped")) == 2
+    with pytest.raises(FairnessError, match=r"gradients clipped.* clip_grad_norm = 0\.01"):
+        epochs("unclipped", clip_grad_norm=0.01)
 
 
 def test_a_training_that_diverges_is_a_result():

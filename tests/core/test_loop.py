@@ -186,6 +186,14 @@ def test_options_of_speed_change_the_result_only_a_little(fields, tolerance, unf
     assert_far(learning(**fields, base_lr=unfair * 0.01), wanted, tolerance)
 
 
+@pytest.mark.numeric
+def test_gradients_of_a_scaled_loss_are_clipped_as_they_are_without_a_scale():
+    limit = 0.2  # which no update is below
+    wanted = learning(clip_grad_norm=limit)
+    assert_near(learning(clip_grad_norm=limit, precision="fp16"), wanted, 1e-4)
+    assert_far(learning(clip_grad_norm=1.01 * limit), wanted, 1e-4)
+
+
 def test_dropout_repeats_from_epoch_to_epoch_of_a_resumed_run():
     def loss_of_epoch_1(skip_epoch_0: bool):
         torch.manual_seed(0)

@@ -33,7 +33,12 @@ CONVERSIONS = ("__bool__", "__int__", "__float__", "__index__", "numpy")
 MAKES = ("tensor", "as_tensor")
 
 # They read a seed, and a count of steps, from tensors that are never on a device.
-ON_THE_HOST = ("torch/utils/data/dataloader.py", "timm/optim/_helpers.py")
+ON_THE_HOST = (
+    "torch/utils/data/dataloader.py",
+    "timm/optim/_helpers.py",
+    "torch/optim/optimizer.py",
+    "torch/nn/utils/clip_grad.py",  # it copies to the device on which a number is
+)
 
 
 def names_device(arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
@@ -107,8 +112,10 @@ def trainee_of(spec: RunSpec) -> TrainState:
         {"precision": "bf16", "channels_last": True},
         {"optimizer": "lars", "decay_norm_bias": False},
         {"optimizer": "lamb"},
+        {"optimizer": "adamw"},
+        {"clip_grad_norm": 0.01},
     ],
-    ids=["plain", "accumulation", "bf16", "lars", "lamb"],
+    ids=["plain", "accumulation", "bf16", "lars", "lamb", "adamw", "clipping"],
 )
 def test_the_loop_waits_for_nothing(detector, fields):
     spec = spec_of(**fields)

@@ -11,6 +11,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import NotInstalledError
 from ddl_core.optim import make_optimizer, set_learning_rate
 from ddl_core.schedules import learning_rate, peak_learning_rate
+from ddl_core.strategies.base import Single
 from ddl_tools.rank.pytorch import implementation
 
 PER_EPOCH = 6400
@@ -117,6 +118,54 @@ def test_lamb_moves_each_layer_by_the_rate_times_its_norm():
             torch.testing.assert_close((new - old).norm(), 0.1 * old.norm(), rtol=1e-4, atol=0)
 
 
+def test_adamw_follows_its_equations():
+    """Loshchilov and Hutter 2019, algorithm 2, in three steps; what does not decay is a vector."""
+    beta1, beta2, eps, decay, rate = 0.8, 0.95, 0.01, 0.1, 0.5
+    moments = {"adam_beta1": beta1, "adam_beta2": beta2, "adam_eps": eps}
+    spec = RunSpec(optimizer="adamw", decay_norm_bias=False, weight_decay=decay, **moments)
+    model, generator = network(), torch.Generator().manual_seed(0)
+    optimizer = make_optimizer(spec, model)
+    set_learning_rate(optimizer, rate)
+    want = [one.detach().clone() for one in model.parameters()]
+    first, second = [0.0] * len(want), [0.0] * len(want)
+    for step in (1, 2, 3):
+        for index, parameter in enumerate(model.parameters()):
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+            first[index] = beta1 * first[index] + (1 - beta1) * parameter.grad
+            second[index] = beta2 * second[index] + (1 - beta2) * parameter.grad**2
+            root = (second[index] / (1 - beta2**step)).sqrt()
+            update = first[index] / (1 - beta1**step) / (root + eps)
+            own = decay if parameter.ndim > 1 else 0.0
+            want[index] = (1 - rate * own) * want[index] - rate * update
+        optimizer.step()
+    for parameter, one in zip(model.parameters(), want, strict=True):
+        torch.testing.assert_close(parameter.detach(), one)
+
+
+def test_the_defaults_of_adamw_are_those_of_torch():
+    ours = make_optimizer(RunSpec(optimizer="adamw"), network()).param_groups[0]
+    of_torch = torch.optim.AdamW(network().parameters()).param_groups[0]
+    own = {"params", "lr", "weight_decay", "initial_lr"}
+    assert {k: v for k, v in ours.items() if k not in own} == {
+        k: v for k, v in of_torch.items() if k not in own
+    }
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_gradients_are_scaled_to_the_norm_that_is_asked_for(share):
+    """That of all together; smaller ones stay as they are."""
+    model, generator = network(), torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    before = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    spec = RunSpec(clip_grad_norm=share * float(before.norm()))
+    strategy = Single(spec)
+    strategy.setup(model, make_optimizer(spec, model))
+    strategy.clip_gradients(torch.amp.GradScaler("cpu", enabled=False))
+    after = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    torch.testing.assert_close(after, min(share, 1.0) * before)
+
+
 def test_an_optimizer_of_timm_does_not_lift_the_limit_of_compiling():
     """In a new process, since it is the import of timm that lifts it."""
     code = """
@@ -135,14 +184,15 @@ def test_without_timm_the_error_says_what_to_do(monkeypatch):
         make_optimizer(RunSpec(optimizer="lars"), network())
 
 
-def test_how_the_update_is_made_is_what_torch_does(monkeypatch):
-    network = torch.nn.Linear(2, 2)
-    optimizer = make_optimizer(RunSpec(), network)
+@pytest.mark.parametrize(("optimizer", "of_torch"), [("sgd", "sgd"), ("adamw", "adam")])
+def test_how_the_update_is_made_is_what_torch_does(monkeypatch, optimizer, of_torch):
+    network, spec = torch.nn.Linear(2, 2), RunSpec(optimizer=optimizer)
+    made = make_optimizer(spec, network)
     called = []
-    for name in ("_multi_tensor_sgd", "_single_tensor_sgd"):
+    for name in (f"_multi_tensor_{of_torch}", f"_single_tensor_{of_torch}"):
         note = partial(lambda name, *_, **__: called.append(name), name)
-        monkeypatch.setattr(sys.modules["torch.optim.sgd"], name, note)
+        monkeypatch.setattr(sys.modules[f"torch.optim.{of_torch}"], name, note)
     network(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    assert called == ["_single_tensor_sgd"]
-    assert implementation(RunSpec(), torch.device("cpu")) == {"foreach": False, "fused": False}
+    made.step()
+    assert called == [f"_single_tensor_{of_torch}"]
+    assert implementation(spec, torch.device("cpu")) == {"foreach": False, "fused": False}

@@ -5,6 +5,7 @@ import pytest
 from ddl_core.combinations import check
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
+from ddl_core.registry import FRAMEWORKS
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.study import Study
@@ -15,7 +16,11 @@ REFUSED = [
     ("fsdp", {"precision": "fp16"}, "'bf16' or 'fp32'"),
     ("fsdp", {"channels_last": True}, "channels_last = false"),
     ("fsdp", {"compile": True}, "compile = false"),
-    ("fsdp", {"optimizer": "lars"}, "optimizer = 'sgd'"),
+    ("fsdp", {"optimizer": "lars"}, "optimizer = 'sgd' or 'adamw'"),
+    ("ddp", {"momentum": 0.8, "optimizer": "adamw"}, "optimizer = 'sgd' or 'lars'"),
+    ("ddp", {"nesterov": True, "optimizer": "adamw"}, "'sgd' or 'lars'"),
+    ("ddp", {"adam_beta2": 0.95}, "optimizer = 'adamw'"),
+    ("ddp", {"clip_grad_norm": 0.5, "optimizer": "lamb"}, "leave it out"),
     ("deepspeed", {"deepspeed_overlap_comm": True}, "= 1 or 2 or 3"),
     ("deepspeed", {"deepspeed_bucket_elements": 9000}, "= 1 or 2 or 3"),
     ("deepspeed", {"deepspeed_zero_stage": 3, "compile": True}, "a lower stage"),
@@ -44,6 +49,19 @@ def test_a_record_of_such_a_run_can_be_read(tmp_path, strategy, fields, remedy) 
     folder.mkdir(parents=True)
     write_record(folder, record)
     assert read_record(folder).spec == record.spec
+
+
+@pytest.mark.parametrize("fields", [{"optimizer": "adamw"}, {"clip_grad_norm": 1.0}])
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "torch"])
+def test_other_frameworks_refuse_what_torch_alone_has(framework, fields) -> None:
+    with pytest.raises(SpecError, match=rf"{next(iter(fields))} = .* of framework 'torch' alone"):
+        RunSpec.parse({"framework": framework, **fields})
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_adamw_and_clipping_are_allowed_at_each_stage(stage) -> None:
+    of_deepspeed = {"strategy": "deepspeed", "deepspeed_zero_stage": stage}
+    RunSpec.parse({**of_deepspeed, "optimizer": "adamw", "clip_grad_norm": 1.0})
 
 
 def test_a_device_that_is_not_known_yet_refuses_nothing() -> None:

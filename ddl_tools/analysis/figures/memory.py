@@ -54,14 +54,14 @@ def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(["panel", "value", "label"], ignore_index=True, kind="stable")
 
 
-def state_bytes(parameters: float, shards: int, ranks: int, momentum: bool) -> float:
+def state_bytes(parameters: float, shards: int, ranks: int, momenta: int) -> float:
     """Return what weights, gradients and momenta take on one of several ranks, bytes.
 
-    Each of the three is four bytes a parameter. Momenta are divided among ranks from one kind of
-    shards on, gradients from two, weights from three (Rajbhandari et al. 2020, ZeRO, section 5).
-    Buffers and second copies of a framework are not in it.
+    Each of them is four bytes a parameter; `momenta` is their number. They are divided among ranks
+    from one kind of shards on, gradients from two, weights from three (Rajbhandari et al. 2020,
+    ZeRO, section 5). Buffers and second copies of a framework are not in it.
     """
-    shared = [shards >= 3, shards >= 2] + ([shards >= 1] if momentum else [])
+    shared = [shards >= 3, shards >= 2, *[shards >= 1] * momenta]
     return _BYTES * parameters * sum(1 / ranks if part else 1 for part in shared)
 
 
@@ -69,10 +69,12 @@ def _state(run: pd.Series) -> float:
     """Return `state_bytes` of a run; NaN where its record lacks a part of it."""
     # FSDP keeps whole gradients until the last micro-batch.
     whole_gradients = run["strategy"] == "fsdp" and run["accumulation"] > 1
-    if pd.isna(run["parameters"]) or run["optimizer"] != "sgd" or whole_gradients:
+    # AdamW keeps the first and the second moment of the gradients.
+    momenta = {"sgd": int(run["momentum"] > 0), "adamw": 2}.get(run["optimizer"])
+    if pd.isna(run["parameters"]) or momenta is None or whole_gradients:
         return np.nan
     shards = 3 if run["strategy"] == "fsdp" else int(run["deepspeed_zero_stage"])
-    return state_bytes(run["parameters"], shards, run["world_size"], run["momentum"] > 0)
+    return state_bytes(run["parameters"], shards, run["world_size"], momenta)
 
 
 def least_of_each(points: pd.DataFrame) -> pd.DataFrame:

@@ -63,8 +63,13 @@ SCHEDULE_COLOURS = {
 }
 _SCHEDULE_MARKERS = dict(zip(SCHEDULE_COLOURS, "os^D", strict=True))
 # An adaptive optimiser has a colour of its own, whatever its schedule.
-_OPTIMIZER_COLOURS = {"lars": "#CC79A7", "lamb": "#56B4E9"}
-_OPTIMIZER_LINES: dict[str, Any] = {"sgd": "solid", "lars": (0, (5, 2)), "lamb": (0, (1, 1.5))}
+_OPTIMIZER_COLOURS = {"lars": "#CC79A7", "lamb": "#56B4E9", "adamw": "#D55E00"}
+_OPTIMIZER_LINES: dict[str, Any] = {
+    "sgd": "solid",
+    "lars": (0, (5, 2)),
+    "lamb": (0, (1, 1.5)),
+    "adamw": (0, (5, 2, 1, 2)),
+}
 
 # What a CUDA kernel does.
 KERNEL_COLOURS = {"allreduce": "#D55E00", "io": "#56B4E9", "cudnn": "#000000", "rest": "#999999"}

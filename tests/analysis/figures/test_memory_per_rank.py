@@ -50,11 +50,28 @@ def test_the_share_of_fsdp_with_accumulation_is_not_known(tree: Tree, make_run: 
 
 
 @pytest.mark.parametrize(
-    ("shards", "momentum", "numbers"),
-    [(0, True, 3.0), (1, True, 2.25), (2, True, 1.5), (3, True, 0.75), (3, False, 0.5)],
+    ("shards", "momenta", "numbers"),
+    [
+        *[(0, 1, 3.0), (1, 1, 2.25), (2, 1, 1.5), (3, 1, 0.75)],
+        *[(3, 0, 0.5), (0, 2, 4.0), (1, 2, 2.5), (3, 2, 1.0)],
+    ],
 )
-def test_the_state_of_a_rank_is_that_of_zero(shards: int, momentum: bool, numbers: float) -> None:
-    assert state_bytes(100, shards, 4, momentum) == 4 * 100 * numbers
+def test_the_state_of_a_rank_is_that_of_zero(shards: int, momenta: int, numbers: float) -> None:
+    assert state_bytes(100, shards, 4, momenta) == 4 * 100 * numbers
+
+
+def test_adamw_keeps_two_numbers_of_each_weight(tree: Tree, make_run: MakeRun) -> None:
+    for optimizer in ("sgd", "adamw", "lamb"):
+        made(make_run, "ddp", 9.0, 1.5, optimizer=optimizer)
+        made(make_run, "fsdp", 9.0, 0.5, optimizer=optimizer)
+    points = memory_points(runs_table(tree)).set_index("label")
+    numbers = (points["state"] * GIB / 4 / PARAMETERS).round(6).dropna().to_dict()
+    assert numbers == {
+        "PyTorch-DDP, SGD": 3.0,
+        "PyTorch-FSDP, SGD": 1.5,
+        "PyTorch-DDP, AdamW": 4.0,
+        "PyTorch-FSDP, AdamW": 2.0,
+    }
 
 
 def test_one_strategy_is_no_comparison(tree: Tree, make_run: MakeRun) -> None:

@@ -32,6 +32,13 @@ def test_the_configuration_follows_from_the_run_alone():
     assert sharded["torch_autocast"]["lower_precision_safe_modules"] == []
 
 
+def test_the_norm_of_the_gradients_is_computed_only_to_clip():
+    assert settings(clip_grad_norm=2.0)["gradient_clipping"] == 2.0
+    clipped = settings(deepspeed_zero_stage=1, clip_grad_norm=2.0)
+    assert clipped["gradient_clipping"] == 2.0
+    assert clipped["zero_optimization"]["compute_grad_norm"] is True
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_the_buckets_are_deepspeeds_own_until_others_are_asked_for(stage):
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig

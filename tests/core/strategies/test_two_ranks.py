@@ -8,6 +8,7 @@ import pytest
 
 from ddl_core import combinations
 from ddl_core.errors import SpecError
+from tests.closeness import assert_far
 from tests.core.strategies.conftest import STRATEGIES, on
 from tests.core.strategies.deepspeed_ranks import SLEPT_S
 from tests.core.strategies.two_ranks import (
@@ -17,20 +18,27 @@ from tests.core.strategies.two_ranks import (
     check_resumed,
     check_unfair_is_far,
     left,
+    momenta,
+    numbers,
+    single,
     spec,
     start,
+    tolerances,
 )
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
-# The first three in every run, under each strategy.
+# The first five in every run, under each strategy. AdamW takes no notice of the size of gradients.
 SETTINGS: list[Fields] = [
     {},
     {"accumulation": 2},
     {"precision": "bf16"},
+    {"optimizer": "adamw", "accumulation": 2},
+    {"clip_grad_norm": 0.2, "accumulation": 2},
     {"momentum": 0.0},
     {"precision": "bf16", "accumulation": 2},
     {"decay_norm_bias": False},
+    {"clip_grad_norm": 0.2, "precision": "bf16"},
 ]
 # Of DeepSpeed alone; the first three in every run.
 OF_DEEPSPEED: list[tuple[str, Fields]] = [
@@ -40,9 +48,10 @@ OF_DEEPSPEED: list[tuple[str, Fields]] = [
     ("zero1", {"accumulation": 2, "deepspeed_overlap_comm": True}),
     ("zero2", {"accumulation": 2, "deepspeed_overlap_comm": True}),
     ("zero2", {"deepspeed_bucket_elements": 1000}),
-    ("zero0", {"precision": "fp16"}),  # DeepSpeed never forgets half precision: the last
+    ("zero0", {"precision": "fp16"}),  # DeepSpeed never forgets half precision: the last two
+    ("zero0", {"precision": "fp16", "clip_grad_norm": 0.2}),
 ]
-OFTEN = 3
+OFTEN, OFTEN_OF_DEEPSPEED = 5, 3
 # Repeated under other instruction sets: the rest is the same arithmetic, shared out differently.
 REPEATED = ["zero2-accumulation=2", "zero0-precision=bf16", "horovod"]
 
@@ -70,7 +79,7 @@ CASES = [
         for at, one in enumerate(SETTINGS)
         if is_allowed({**fields, **one})
     ),
-    *(marked(name, one, at < OFTEN) for at, (name, one) in enumerate(OF_DEEPSPEED)),
+    *(marked(name, one, at < OFTEN_OF_DEEPSPEED) for at, (name, one) in enumerate(OF_DEEPSPEED)),
 ]
 
 
@@ -131,6 +140,14 @@ def test_a_rate_one_percent_higher_is_seen(trained, case) -> None:
     check_unfair_is_far(trained, case)
 
 
+def test_a_norm_one_percent_larger_is_seen(trained, case) -> None:
+    """Each update is clipped, so that the norm has a say in all of them."""
+    if limit := case.get("clip_grad_norm"):
+        other = single({**case, "clip_grad_norm": 1.01 * limit})
+        got = trained[0]["undisturbed"]
+        assert_far(numbers(other), numbers(got), tolerances(case)[1])
+
+
 def test_a_resumed_run_ends_with_the_same_bits(trained) -> None:
     check_resumed(trained)
 
@@ -140,9 +157,7 @@ def test_rank_0_alone_keeps_what_stage_3_gathered(trained, case):
     stage = case["deepspeed_zero_stage"]
     kept = trained[1]["undisturbed"]
     assert (kept["weights"]["0.weight"].numel() == 0) == (stage == 3)
-    momenta = [one["momentum_buffer"] for one in kept["optimizer"]["state"].values()]
-    gathered = [one for one in momenta if one is not None and stage]
-    assert all(one.numel() == 0 for one in gathered)
+    assert all((one.numel() == 0) == (stage > 0) for one in momenta(kept).values())
 
 
 @of_deepspeed
@@ -152,9 +167,13 @@ def test_each_update_is_one_step_and_waits_for_nothing(trained, case):
         assert got["steps"] == 2 * STEPS
         assert (got["timer"], got["synchronised"]) == (False, False)
         # fp16 needs to know, under every strategy, whether a gradient is infinite.
-        # Stage 3 reads the norm of the gradients, whatever it is told.
-        waits = case.get("precision") == "fp16" or case["deepspeed_zero_stage"] == 3
-        assert got["waits"] == (STEPS if waits else 0)
+        # Stage 3 reads the norm of the gradients, whatever it is told; to clip, 1 and 2 as well.
+        stage, clips = case["deepspeed_zero_stage"], "clip_grad_norm" in case
+        waits = case.get("precision") == "fp16" or stage == 3
+        if stage and clips:
+            assert got["waits"] >= STEPS
+        elif case.get("optimizer") != "adamw":  # which counts updates in main memory
+            assert got["waits"] == (STEPS if waits else 0)
 
 
 @of_deepspeed
@@ -184,8 +203,7 @@ def test_what_it_says_of_its_communication_is_what_it_does(trained, case):
 def test_rank_0_alone_keeps_what_was_gathered(trained) -> None:
     kept = trained[1]["undisturbed"]
     assert {kept["weights"][name].numel() for name in ("0.weight", "8.bias")} == {0}
-    momenta = [one["momentum_buffer"] for one in kept["optimizer"]["state"].values()]
-    assert not any(one.numel() for one in momenta if one is not None)
+    assert not any(one.numel() for one in momenta(kept).values())
 
 
 @of_fsdp

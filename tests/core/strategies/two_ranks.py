@@ -127,15 +127,27 @@ def held(of: dict) -> dict[str, torch.Tensor]:
 
 
 def numbers(of: dict) -> dict[str, torch.Tensor]:
-    """Return parameters, statistics and momenta."""
+    """Return parameters, statistics, momenta and what else the optimiser keeps."""
     # num_batches_tracked counts the forward passes of one rank.
     weights = {name: value for name, value in of["weights"].items() if value.is_floating_point()}
-    momenta = {
-        f"momentum {index}": state["momentum_buffer"]
-        for index, state in of["optimizer"]["state"].items()
-        if state["momentum_buffer"] is not None
+    return weights | kept(of["optimizer"])
+
+
+def kept(optimizer: dict) -> dict[str, torch.Tensor]:
+    """Return the state of all parameters by name and number of the parameter."""
+    return {
+        f"{name} {index}": value
+        for index, state in optimizer["state"].items()
+        for name, value in state.items()
+        if value is not None
     }
-    return weights | momenta
+
+
+def momenta(of: dict) -> dict[str, torch.Tensor]:
+    """Return those that have the size of their parameter, so not the number of updates."""
+    return {
+        name: value for name, value in kept(of["optimizer"]).items() if not name.startswith("step ")
+    }
 
 
 def check_like_one_process(ranks: list[dict], fields: Fields) -> None:
