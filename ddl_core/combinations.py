@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
     *("precise_bn", "profile_steps", "micro_batches_per_pass", "clip_grad_norm"),
+    "activation_checkpointing",
 )
 ON = range(1, 2**63)
 MANY = range(2, 2**63)
@@ -149,6 +150,7 @@ def _refusals(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
             f"micro_batches_per_pass = {run.micro_batches_per_pass} does not divide "
             f"accumulation = {run.accumulation}; choose a divisor"
         )
+    yield from _of_sharding_groups(run)
     yield from refused(run, REFUSED)
     read = LOADERS[run.loader].formats if run.loader in LOADERS else ()
     if read and run.data_format not in read:
@@ -160,6 +162,23 @@ def _refusals(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
         yield (
             f"loader {run.loader!r} does not read data_format = {run.data_format!r}; use "
             f"{' or '.join(map(repr, read))}, or one of the loaders: {', '.join(others)}"
+        )
+
+
+def _of_sharding_groups(run: "RunSpec") -> Iterator[str]:
+    """Yield why the ranks of a run cannot form groups of `fsdp_shards`."""
+    shards, own = run.fsdp_shards, run.gpus_per_node
+    if shards is None:
+        return
+    of_ranks = f"fsdp_shards = {shards} with {run.world_size} ranks"
+    if shards == run.world_size:
+        yield f"{of_ranks}: this is one group, as without it; leave it out"
+    elif run.world_size % shards:
+        yield f"{of_ranks}: groups would differ in size; choose a divisor, below the ranks"
+    elif shards % own and own % shards:
+        yield (
+            f"{of_ranks}, {own} per node: some groups would span more nodes than others; "
+            f"choose a divisor or a multiple of gpus_per_node"
         )
 
 

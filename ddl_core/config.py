@@ -147,6 +147,9 @@ class RunSpec(BaseModel):
     )
     channels_last: bool = Field(False, description="NHWC memory format")
     compile: bool = Field(False, description="compilation of the network by torch.compile")
+    activation_checkpointing: bool = Field(
+        False, description="recomputation of the activations of each block in the backward pass"
+    )
     optimizer: Literal["sgd", "lars", "lamb", "adamw"] = Field("sgd", description="optimiser")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD and LARS")
     nesterov: bool = Field(False, description="Nesterov momentum, for SGD and LARS")
@@ -233,6 +236,13 @@ class RunSpec(BaseModel):
     )
     ddp_powersgd_start: int = Field(
         1000, ge=2, le=10**10, description="DDP with powersgd: first steps without compression"
+    )
+    fsdp_shards: int | None = Field(
+        None,
+        ge=2,
+        le=10**6,
+        description="FSDP: consecutive ranks that share one copy of the state; groups of them "
+        "average their gradients (HSDP; null: all ranks)",
     )
     horovod_fusion_mb: Amount = Field(
         128, description="Horovod: size of the tensor fusion buffer (MiB)"

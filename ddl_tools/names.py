@@ -37,6 +37,7 @@ WORDS: dict[str, str | dict[Any, str]] = {
     "eval_images": "evaluation images",
     "cpu_threads": "compute threads",
     "compile": "torch.compile",
+    "activation_checkpointing": "activation checkpointing",
     "precise_bn": "precise batch norm",
     "decay_norm_bias": "decay of norm and bias",
     "adam_beta1": "Adam beta1",
@@ -45,6 +46,7 @@ WORDS: dict[str, str | dict[Any, str]] = {
     "clip_grad_norm": "largest gradient norm",
     "loader_prefetch": "prefetched batches",
     "pin_memory": "pinned memory",
+    "fsdp_shards": "HSDP group",
     "deepspeed_zero_stage": "ZeRO stage",
     "deepspeed_overlap_comm": "overlap",
     "ddp_powersgd_rank": "PowerSGD rank",
@@ -65,8 +67,10 @@ _UNITS = {
     "ms": "ms",
     "mbit": "Mbit/s",
     "elements": "numbers",
+    "fsdp_shards": "ranks",
 }
-_NONE = {"clip_grad_norm": "no"}  # what null says of a field, if not that it is the default
+# What null says of a field, if not that it is the default.
+_NONE = {"clip_grad_norm": "no", "fsdp_shards": "no"}
 _DEFAULT = "default settings"
 ITEMS = "; "
 """Between the items of a fact that is a list."""

@@ -54,6 +54,7 @@ MESSAGES = frozenset(
 _READING = {"loader_workers", "loader_prefetch", "pin_memory", "persistent_workers"}
 _READING |= {"uncached", "dali_decode"}
 _ARITHMETIC = {"precision", "channels_last", "compile", "optimizer", "clip_grad_norm", "switches"}
+_ARITHMETIC |= {"activation_checkpointing"}
 
 # Kinds of sameness.
 CONFIGURATION = REPEATS

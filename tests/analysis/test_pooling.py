@@ -97,7 +97,8 @@ FREE = {"framework", "strategy", "loader", "data_format", "model", "nodes", "gpu
 FIELDS = [name for name in ALONE if name not in FREE and not is_of_emulation(name)]
 # What one half of a training does not depend on.
 NOT_OF_LOADING = {"train_images", "classes", "accumulation", "precision", "channels_last",
-                  "compile", "clip_grad_norm", "switches", "communication", "bucket",
+                  "compile", "clip_grad_norm", "activation_checkpointing", "switches",
+                  "communication", "bucket",
                   "older, no settings", "older, no communication", "horovod", "deepspeed",
                   "HOROVOD_CACHE_CAPACITY", "validation data"}  # fmt: skip
 NOT_OF_TRAINING = {"dataset", "train_images", "loader_workers", "loader_prefetch", "pin_memory",

@@ -16,6 +16,11 @@ REFUSED = [
     ("fsdp", {"precision": "fp16"}, "'bf16' or 'fp32'"),
     ("fsdp", {"channels_last": True}, "channels_last = false"),
     ("fsdp", {"compile": True}, "compile = false"),
+    ("fsdp", {"fsdp_shards": 3, "gpus_per_node": 8}, "choose a divisor"),
+    ("fsdp", {"fsdp_shards": 8, "gpus_per_node": 4}, "choose a divisor"),
+    ("fsdp", {"fsdp_shards": 4, "gpus_per_node": 4}, "leave it out"),
+    ("fsdp", {"fsdp_shards": 4, "gpus_per_node": 6, "nodes": 2}, "multiple of gpus_per_node"),
+    ("ddp", {"fsdp_shards": 2, "gpus_per_node": 4}, "leave it out"),
     ("fsdp", {"optimizer": "lars"}, "optimizer = 'sgd' or 'adamw'"),
     ("ddp", {"momentum": 0.8, "optimizer": "adamw"}, "optimizer = 'sgd' or 'lars'"),
     ("ddp", {"nesterov": True, "optimizer": "adamw"}, "'sgd' or 'lars'"),
@@ -51,7 +56,17 @@ def test_a_record_of_such_a_run_can_be_read(tmp_path, strategy, fields, remedy) 
     assert read_record(folder).spec == record.spec
 
 
-@pytest.mark.parametrize("fields", [{"optimizer": "adamw"}, {"clip_grad_norm": 1.0}])
+@pytest.mark.parametrize(("nodes", "ranks", "shards"), [(1, 4, 2), (4, 2, 2), (4, 2, 4), (2, 6, 3)])
+def test_ranks_may_form_equal_groups_on_equally_many_nodes(nodes, ranks, shards) -> None:
+    RunSpec.parse(
+        {"strategy": "fsdp", "nodes": nodes, "gpus_per_node": ranks, "fsdp_shards": shards}
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"optimizer": "adamw"}, {"clip_grad_norm": 1.0}, {"activation_checkpointing": True}],
+)
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "torch"])
 def test_other_frameworks_refuse_what_torch_alone_has(framework, fields) -> None:
     with pytest.raises(SpecError, match=rf"{next(iter(fields))} = .* of framework 'torch' alone"):
