@@ -64,7 +64,8 @@ def load(path: Path, state: TrainState) -> int:
 def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
     """Return a hash over all parameters and buffers, by name and bytes.
 
-    A collective with a `strategy` that shards weights: rank 0 gathers and hashes them.
+    A collective with a `strategy` that shards weights: the first rank of each copy gathers and
+    hashes it, for all ranks of that copy.
     """
     weights = strategy.full_weights(network) if strategy else network.state_dict()
     digest = hashlib.sha256()
@@ -74,5 +75,9 @@ def weights_sha256(network: nn.Module, strategy: Strategy | None = None) -> str:
         digest.update(flat.view(torch.uint8).numpy())
     if strategy is None or not strategy.is_sharded:
         return digest.hexdigest()
-    own = torch.tensor(list(digest.digest()), device=strategy.device)
-    return bytes(strategy.all_reduce(own * (strategy.rank == 0)).tolist()).hex()
+    copy, place = divmod(strategy.rank, strategy.world_size // strategy.copies)
+    found = torch.zeros(strategy.copies, digest.digest_size, dtype=torch.int64)
+    if place == 0:
+        found[copy] = torch.tensor(list(digest.digest()))
+    found = strategy.all_reduce(found.to(strategy.device))
+    return bytes(found[copy].tolist()).hex()

@@ -29,13 +29,14 @@ def tiny(classes: int) -> nn.Module:
     its sign would make two equal trainings differ visibly after 20 steps. Sixteen channels at
     least, because with fewer the instruction sets of a processor all compute the same bits.
     """
+
+    def block(channels: int, width: int) -> nn.Module:
+        convolution = nn.Conv2d(channels, width, 3, stride=2, bias=False)
+        return nn.Sequential(convolution, nn.BatchNorm2d(width), nn.Tanh())
+
     return nn.Sequential(
-        nn.Conv2d(3, 16, 3, stride=2, bias=False),
-        nn.BatchNorm2d(16),
-        nn.Tanh(),
-        nn.Conv2d(16, 32, 3, stride=2, bias=False),
-        nn.BatchNorm2d(32),
-        nn.Tanh(),
+        block(3, 16),
+        block(16, 32),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(32, classes),

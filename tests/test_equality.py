@@ -349,6 +349,27 @@ def test_adamw_and_clipping_equal_those_of_one_process(run, strategy, spread, se
     assert_near(losses(got), losses(want), LOSS_TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({**REST.get(setting, {}), **more}, marks=marks)
+        for setting, more, marks in (
+            ("", {}, pytest.mark.numeric),
+            ("adamw", {}, ()),
+            ("clipped", {}, ()),
+            ("clipped", {"accumulation": 2}, ()),
+        )
+    ],
+    ids=str,
+)
+def test_hybrid_sharding_equals_one_process(run, fields):
+    got = run("fsdp", gpus_per_node=4, fsdp_shards=2, **fields)
+    want = run("single", **{**fields, "accumulation": got.spec.virtual_workers})
+    assert falls([row.loss for row in want.train])
+    assert_same_training(got, want)
+    assert_near(losses(got), losses(want), LOSS_TOLERANCE)
+
+
 @pytest.mark.numeric
 @pytest.mark.parametrize(
     ("setting", "unfair"),

@@ -34,6 +34,7 @@ class Strategy:
     """
 
     is_sharded = False  # whether a rank keeps a part of the weights; then forward is a collective
+    copies = 1  # of sharded weights, each on ranks that follow one another
     model: Any = None
     optimizer: Any = None
 
@@ -79,7 +80,7 @@ class Strategy:
         parameters = list(self.model.parameters())
         norm = nn.utils.get_total_norm(own_gradients(parameters))
         if self.is_sharded:
-            norm = self.all_reduce(norm.square()).sqrt()
+            norm = (self.all_reduce(norm.square()) / self.copies).sqrt()
         nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
     def optimizer_step(self, scaler: torch.amp.GradScaler) -> None:
@@ -94,7 +95,7 @@ class Strategy:
     def full_weights(self, network: nn.Module) -> dict[str, Tensor]:
         """Return what `network.state_dict()` is on one process. A collective.
 
-        Of sharded weights, rank 0 gets the whole and the others empty tensors.
+        Of sharded weights, the first rank of each copy gets the whole and the others empty tensors.
         """
         return network.state_dict()
 

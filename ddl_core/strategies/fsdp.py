@@ -1,4 +1,7 @@
-"""torch's `fully_shard` (FSDP2): each rank keeps its part of weights, gradients and momenta."""
+"""torch's `fully_shard` (FSDP2): each rank keeps its part of weights, gradients and momenta.
+
+With `fsdp_shards`, groups of ranks keep one copy each (hybrid sharding, HSDP).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +41,11 @@ class FSDP(ProcessGroup):
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
         names = {parameter: name for name, parameter in model.named_parameters()}
-        mesh = init_device_mesh(self.device.type, (self.world_size,))
+        shards = self.spec.fsdp_shards or self.world_size
+        self.copies = self.world_size // shards
+        shape, dimensions = (self.copies, shards), ("replicate", "shard")
+        first = 0 if self.copies > 1 else 1
+        mesh = init_device_mesh(self.device.type, shape[first:], mesh_dim_names=dimensions[first:])
         parts = units(model)
         self._units = len(parts)
         half = self.spec.precision == "bf16"
@@ -93,10 +100,14 @@ class FSDP(ProcessGroup):
         optimizer.load_state_dict({**saved["optimizer"], "state": state})
 
     def describe(self) -> dict[str, Any]:
-        """Add the units that are gathered together; Gloo's collectives are waited for."""
+        """Add the units that are gathered together, and the ranks of one copy if there are several.
+
+        Gloo's collectives are waited for.
+        """
         overlap = self.device.type == "cuda"
         own = {"units": self._units, "unit_elements": UNIT, "overlap": overlap}
-        return {**super().describe(), **own}
+        groups = {"shards": self.spec.fsdp_shards} if self.copies > 1 else {}
+        return {**super().describe(), **own, **groups}
 
 
 def units(model: nn.Module) -> list[nn.Module]:
@@ -148,19 +159,21 @@ def _refuse_tied(model: nn.Module) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """Return a sharded tensor in rank 0's main memory; an empty one elsewhere.
+    """Return a sharded tensor in main memory of the first rank of a copy; elsewhere an empty one.
 
     Not by `full_tensor`: Gloo in torch 2.13 may free the long name of its collective twice.
     """
     if not isinstance(value, DTensor):
         return value
     own, rows = value.to_local(), value.shape[0]
-    most = -(-rows // dist.get_world_size())  # of rows on a rank; the last ranks may have fewer
+    group = value.device_mesh.get_group(value.device_mesh.ndim - 1)
+    ranks = dist.get_world_size(group)
+    most = -(-rows // ranks)  # of rows on a rank; the last ranks may have fewer
     padded = own.new_zeros(most, *value.shape[1:])
     padded[: len(own)] = own
-    whole = own.new_empty(most * dist.get_world_size(), *value.shape[1:])
-    dist.all_gather_into_tensor(whole, padded)
-    return whole[:rows].cpu() if dist.get_rank() == 0 else whole.new_empty(0, device="cpu")
+    whole = own.new_empty(most * ranks, *value.shape[1:])
+    dist.all_gather_into_tensor(whole, padded, group=group)
+    return whole[:rows].cpu() if dist.get_rank(group) == 0 else whole.new_empty(0, device="cpu")
 
 
 def _part(value: Any, like: Tensor) -> Any:

@@ -181,7 +181,7 @@ def test_statistics_that_change_between_steps_are_noticed():
     outer = nn.Sequential(subject.network)
 
     def spoil(*_):
-        subject.network[1].running_mean.zero_()
+        subject.network[0][1].running_mean.zero_()
 
     outer.register_forward_pre_hook(spoil)
     subject.wrapped = outer

@@ -5,6 +5,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ddl_core.checkpoint import weights_sha256
 from ddl_core.step import TrainState
 from ddl_core.strategies import fsdp
 from ddl_core.strategies.fsdp import FSDP
@@ -35,6 +36,16 @@ def goes_on_in(group: FSDP) -> list[str]:
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             types.append(str(model(torch.zeros(2, 4)).dtype))
     return types
+
+
+def hashes(group: FSDP, subject: TrainState) -> list[str]:
+    """Return the hash of the weights, and that after the last rank has changed its own."""
+    before = weights_sha256(subject.network, group)
+    own = [one.to_local() for one in subject.network.parameters() if isinstance(one, DTensor)]
+    if group.rank == group.world_size - 1:
+        with torch.no_grad():
+            own[0].add_(1)
+    return [before, weights_sha256(subject.network, group)]
 
 
 class Collectives(TorchDispatchMode):
@@ -74,7 +85,9 @@ def undisturbed(group: FSDP, subject: TrainState, batches: Batches) -> dict:
         **result(subject, losses),
         "computed": {kind: sorted(types) for kind, types in computed.items()},
         "gathers": gathers.names,
+        "communication": group.describe(),
         "units": group.describe()["units"],
+        "hashes": hashes(group, subject),
         "goes_on_in": goes_on_in(group),  # the last: it sets another network up
         "whole": sum(one.numel() for one in parts),
         "kept": sum(one.to_local().numel() for one in parts),

@@ -14,12 +14,12 @@ from ddl_core.step import TrainState
 from ddl_core.strategies.base import Strategy
 from tests.core.strategies import deepspeed_ranks, fsdp_ranks
 from tests.core.strategies.two_ranks import (
-    RANKS,
     Batches,
     Fields,
     build,
     network,
     result,
+    size,
     spec,
     train,
 )
@@ -34,12 +34,12 @@ OWN: dict[str, Any] = {"deepspeed": deepspeed_ranks, "fsdp": fsdp_ranks}
 
 def make(group: Strategy, own: Any, fields: Fields) -> tuple[TrainState, Batches]:
     """Make a network whose weights only rank 0 knows."""
-    group.spec = run = spec(gpus_per_node=RANKS, **fields)
+    group.spec = run = spec(gpus_per_node=size(fields), **fields)
     own.prepare(group)
     model = network()
-    if group.rank == 1:
+    if group.rank > 0:
         with torch.no_grad():
-            model[0].weight.zero_()  # rank 0's weights must come
+            next(model.parameters()).zero_()  # rank 0's weights must come
     return build(run, group, model), Batches(group.rank, run.virtual_workers, run.accumulation)
 
 
@@ -57,7 +57,8 @@ def resumed(group: Strategy, own: Any, fields: Fields, path: Path) -> dict:
 
 def main(cases: list[Fields], out: Path) -> None:
     name = cases[0]["strategy"]
-    own, group = OWN.get(name, PLAIN), resolve("strategy", name)(spec(name, gpus_per_node=RANKS))
+    run = spec(name, gpus_per_node=size(cases[0]))
+    own, group = OWN.get(name, PLAIN), resolve("strategy", name)(run)
     for number, fields in enumerate(cases):
         done = {"undisturbed": own.undisturbed(group, *make(group, own, fields))}
         own.forget(group)

@@ -1,4 +1,7 @@
-"""Two ranks under every strategy: results of one process, and of a run that was not stopped."""
+"""Two ranks under every strategy: results of one process, and of a run that was not stopped.
+
+Of hybrid sharding two groups of two ranks.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +24,7 @@ from tests.core.strategies.two_ranks import (
     momenta,
     numbers,
     single,
+    size,
     spec,
     start,
     tolerances,
@@ -28,6 +32,7 @@ from tests.core.strategies.two_ranks import (
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
+ALL: dict[str, Fields] = {**STRATEGIES, "hsdp": {"strategy": "fsdp", "fsdp_shards": 2}}
 # The first five in every run, under each strategy. AdamW takes no notice of the size of gradients.
 SETTINGS: list[Fields] = [
     {},
@@ -59,7 +64,7 @@ REPEATED = ["zero2-accumulation=2", "zero0-precision=bf16", "horovod"]
 def is_allowed(fields: Fields) -> bool:
     """Return whether a run may have these settings together."""
     try:
-        combinations.check(spec(**fields), "cpu")
+        combinations.check(spec(gpus_per_node=size(fields), **fields), "cpu")
     except SpecError:
         return False
     return True
@@ -69,13 +74,13 @@ def marked(name: str, setting: Fields, often: bool) -> Any:
     words = (f"{key.removeprefix('deepspeed_')}={value}" for key, value in setting.items())
     title = "-".join([name, *words])
     marks = [pytest.mark.extended] * (not often) + [pytest.mark.numeric] * (title in REPEATED)
-    return on({**STRATEGIES[name], **setting}, *marks, name=title)
+    return on({**ALL[name], **setting}, *marks, name=title)
 
 
 CASES = [
     *(
         marked(name, one, at < OFTEN)
-        for name, fields in STRATEGIES.items()
+        for name, fields in ALL.items()
         for at, one in enumerate(SETTINGS)
         if is_allowed({**fields, **one})
     ),
@@ -106,17 +111,18 @@ def started(request, tmp_path_factory) -> Callable[[Fields], list[dict]]:
     """Return what the ranks left of a case; one start of two ranks for all of a strategy."""
     asked = [item.callspec.params["case"] for item in request.session.items
              if item.path == request.node.path]  # fmt: skip
-    done: dict[str, tuple[list[Fields], Path]] = {}
+    done: dict[tuple[str, int], tuple[list[Fields], Path]] = {}
 
     def of(case: Fields) -> list[dict]:
-        name = case["strategy"]
+        name = case["strategy"], size(case)
         if name not in done:
-            cases = [one for one in CASES_IN_ORDER if one in asked and one["strategy"] == name]
-            out = tmp_path_factory.mktemp(name)
+            cases = [one for one in CASES_IN_ORDER if one in asked
+                     and (one["strategy"], size(one)) == name]  # fmt: skip
+            out = tmp_path_factory.mktemp(case["strategy"])
             home = out / "home"
             home.mkdir()
             said = start(cases, out, HOME=str(home))
-            if name == "deepspeed":
+            if case["strategy"] == "deepspeed":
                 assert said == ""  # nothing that alarms
                 assert list(home.iterdir()) == []
             done[name] = cases, out
@@ -156,7 +162,7 @@ def test_a_resumed_run_ends_with_the_same_bits(trained) -> None:
 def test_rank_0_alone_keeps_what_stage_3_gathered(trained, case):
     stage = case["deepspeed_zero_stage"]
     kept = trained[1]["undisturbed"]
-    assert (kept["weights"]["0.weight"].numel() == 0) == (stage == 3)
+    assert (kept["weights"]["0.0.weight"].numel() == 0) == (stage == 3)
     assert all((one.numel() == 0) == (stage > 0) for one in momenta(kept).values())
 
 
@@ -202,16 +208,30 @@ def test_what_it_says_of_its_communication_is_what_it_does(trained, case):
 @of_fsdp
 def test_rank_0_alone_keeps_what_was_gathered(trained) -> None:
     kept = trained[1]["undisturbed"]
-    assert {kept["weights"][name].numel() for name in ("0.weight", "8.bias")} == {0}
+    assert {kept["weights"][name].numel() for name in ("0.0.weight", "4.bias")} == {0}
     assert not any(one.numel() for one in momenta(kept).values())
 
 
 @of_fsdp
 def test_each_rank_keeps_its_part(trained) -> None:
-    first, second = (rank["undisturbed"] for rank in trained)
+    first, second = (rank["undisturbed"] for rank in trained[:2])
     assert first["units"] > 2
     assert first["kept"] + second["kept"] == first["whole"] == second["whole"]
     assert max(first["kept"], second["kept"]) < 0.7 * first["whole"]
+
+
+@of_fsdp
+def test_ranks_of_the_same_place_keep_the_same_and_differing_copies_are_seen(trained, case) -> None:
+    kept = [rank["undisturbed"]["kept"] for rank in trained]
+    assert kept[:2] * (len(kept) // 2) == kept
+    before, after = zip(*(rank["undisturbed"]["hashes"] for rank in trained), strict=True)
+    assert len(set(before)) == 1
+    # The last rank then changed its own part, of the last copy.
+    assert [one == two for one, two in zip(before, after, strict=True)] == [
+        *[True] * (len(kept) - 2), False, False
+    ]  # fmt: skip
+    told = trained[0]["undisturbed"]["communication"]
+    assert told.get("shards") == case.get("fsdp_shards")
 
 
 @of_fsdp

@@ -57,6 +57,11 @@ class Batches(Loader):
             yield images, labels
 
 
+def size(fields: Fields) -> int:
+    """Return the ranks of a case: two, or two groups of so many as share one copy."""
+    return RANKS * fields.get("fsdp_shards", 1)
+
+
 def network() -> nn.Module:
     """Make a network with batch statistics, and an odd number of parameters to share."""
     torch.manual_seed(0)
@@ -94,7 +99,7 @@ def result(subject: TrainState, losses: list[float]) -> dict:
 def start(cases: list[Fields], out: Path, **environment: str) -> str:
     """Train cases of one strategy on two ranks, with warnings as errors; return what they said."""
     launch = [sys.executable, "-W", "error", "-m", "torch.distributed.run", "--standalone"]
-    ranks = ["--nproc-per-node", str(RANKS), "-m", "tests.core.strategies.ranks"]
+    ranks = ["--nproc-per-node", str(size(cases[0])), "-m", "tests.core.strategies.ranks"]
     done = subprocess.run(
         [*launch, *ranks, json.dumps(cases), str(out)],
         env={**os.environ, "PYTHONPATH": import_path(), **environment},
@@ -109,13 +114,15 @@ def start(cases: list[Fields], out: Path, **environment: str) -> str:
 
 def left(out: Path, number: int) -> list[dict]:
     """Return what the ranks left of a case, by its place among those that were started."""
-    return [torch.load(out / f"{number}.rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
+    found = sorted(out.glob(f"{number}.rank*.pt"))
+    return [torch.load(one, weights_only=True) for one in found]
 
 
 def single(fields: Fields, **unfair: Any) -> dict:
-    """Train one process that accumulates what the two ranks do."""
-    shared = {k: v for k, v in fields.items() if not k.startswith(("deepspeed_", "strategy"))}
-    accumulation = RANKS * shared.pop("accumulation", 1)
+    """Train one process that accumulates what the ranks do."""
+    of_one = ("deepspeed_", "fsdp_", "strategy")
+    shared = {k: v for k, v in fields.items() if not k.startswith(of_one)}
+    accumulation = size(fields) * shared.pop("accumulation", 1)
     run = spec("single", accumulation=accumulation, **shared, **unfair)
     subject = build(run, Single(run), network())
     return result(subject, train(subject, Batches(0, accumulation, accumulation)))
