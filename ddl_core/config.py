@@ -130,6 +130,11 @@ class RunSpec(BaseModel):
     gpus_per_node: Positive = Field(1, description="ranks per node, also on nodes without a GPU")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device of the ranks")
     cpu_threads: Positive = Field(1, description="compute threads of each rank on the CPU")
+    oversubscribe: bool = Field(
+        False,
+        description="more ranks than cores on a CPU: memory is that of as many ranks, throughput "
+        "comparable only among runs of as many",
+    )
     local_batch_size: Positive = Field(64, description="images per rank and micro-batch")
     accumulation: Positive = Field(
         1, description="micro-batches per optimiser step, each standing for a virtual worker"

@@ -80,10 +80,11 @@ def _check_ranks(spec: RunSpec, found: int) -> None:
                 f"gpus_per_node = {ranks}, but this machine shows {found} GPU(s); "
                 f"use at most {found}, or device 'cpu'"
             )
-    elif ranks > limits.whole_cores():
+    elif ranks > limits.whole_cores() and not spec.oversubscribe:
         raise SpecError(
             f"gpus_per_node = {ranks}, but this process may use {limits.cores():g} core(s); "
-            f"ranks that share a core measure nothing: use at most {limits.whole_cores()}"
+            f"ranks that share a core do not show the speed of a machine: use at most "
+            f"{limits.whole_cores()}, or oversubscribe = true to compare memory"
         )
 
 

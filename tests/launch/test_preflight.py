@@ -40,6 +40,12 @@ def test_ranks_are_counted_against_gpus(gpus: StandIns, monkeypatch: pytest.Monk
         check_run(ddp(3, device="cpu"))
 
 
+def test_ranks_share_cores_only_if_the_run_says_so(gpus: StandIns) -> None:
+    with pytest.raises(SpecError, match="oversubscribe"):
+        check_run(ddp(4, device="cpu"))
+    check_run(ddp(4, device="cpu", oversubscribe=True))
+
+
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     with pytest.raises(SpecError, match="global batch of 128 images"):
         check_run(ddp(2, local_batch_size=64, train_images=127))
