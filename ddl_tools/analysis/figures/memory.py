@@ -1,5 +1,6 @@
 """Peak memory of the configurations of a study, the least first, beside its arithmetic."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,18 +10,26 @@ from matplotlib.figure import Figure
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.configurations import ended_runs
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
-from ddl_tools.analysis.figures.study_rows import REACHED, WHO_ROWS, Groups, studies, value_range
+from ddl_tools.analysis.figures.study_rows import (
+    REACHED,
+    WHO_ROWS,
+    Groups,
+    listed,
+    studies,
+    value_range,
+)
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.analysis.plot.canvas import handles, styled
+from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.plot.rows import count_text, draw_values, row_figure
 from ddl_tools.analysis.question import Question, Tables, question, records, usable
 from ddl_tools.estimate import three_digits
 
-MEMORY = typed(WHO_ROWS, REACHED, "repeats state throughput", ORIGIN)
+MEMORY = typed(WHO_ROWS, REACHED, "repeats state throughput speeds", ORIGIN, speeds="string")
 GIB = 2**30
 _BYTES = 4  # of a number in fp32, in which all strategies keep what they train
 _STATE: dict[str, Any] = {"marker": "|", "markersize": 13, "markeredgewidth": 2.0}
-_STATE_NAME = "share of weights, gradients, momenta"
+_STATE_NAME = "share of weights, gradients, optimizer state"
+_MARKERS = "osD^vPX*<>pdh"  # of the configurations of one strategy
 
 
 def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
@@ -28,7 +37,7 @@ def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
 
     value is the most memory of any rank in a warm epoch, GiB, over the n runs; low is that of the
     run with the least. state is `state_bytes` in GiB, missing for networks of unknown size.
-    throughput is the geometric mean, images/s.
+    throughput is the geometric mean, images/s; speeds are those of the runs of repeats.
     """
     made = ended_runs(runs)
     made = made[made["max_memory_bytes"].notna() | made["lost"]]
@@ -45,6 +54,7 @@ def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
             | {
                 "value": group["value"].max(),
                 "state": _state(group.iloc[0]) / GIB,
+                "speeds": listed(group.loc[group["value"].notna(), "speed"].astype(float)),
                 "throughput": np.exp(np.log(group["speed"].dropna().astype(float)).mean()),
             }
             for group in groups
@@ -55,11 +65,11 @@ def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def state_bytes(parameters: float, shards: int, ranks: int, momenta: int) -> float:
-    """Return what weights, gradients and momenta take on one of several ranks, bytes.
+    """Return what weights, gradients and optimizer state take on one rank, bytes.
 
-    Each of them is four bytes a parameter; `momenta` is their number. They are divided among ranks
-    from one kind of shards on, gradients from two, weights from three (Rajbhandari et al. 2020,
-    ZeRO, section 5). Buffers and second copies of a framework are not in it.
+    Each of them is four bytes a parameter; the optimizer state is so many `momenta`. They are
+    divided among the ranks that share a copy from one kind of shards on, gradients from two,
+    weights from three (Rajbhandari et al. 2020, ZeRO, section 5). Buffers and second copies of a framework are not in it.
     """
     shared = [shards >= 3, shards >= 2, *[shards >= 1] * momenta]
     return _BYTES * parameters * sum(1 / ranks if part else 1 for part in shared)
@@ -74,7 +84,8 @@ def _state(run: pd.Series) -> float:
     if pd.isna(run["parameters"]) or momenta is None or whole_gradients:
         return np.nan
     shards = 3 if run["strategy"] == "fsdp" else int(run["deepspeed_zero_stage"])
-    return state_bytes(run["parameters"], shards, run["world_size"], momenta)
+    group = run["world_size"] if pd.isna(run["fsdp_shards"]) else run["fsdp_shards"]  # HSDP
+    return state_bytes(run["parameters"], shards, group, momenta)
 
 
 def least_of_each(points: pd.DataFrame) -> pd.DataFrame:
@@ -84,6 +95,12 @@ def least_of_each(points: pd.DataFrame) -> pd.DataFrame:
     """
     table = style.with_framework_strategy(points)
     return table.sort_values("value", kind="stable").drop_duplicates("framework_strategy")
+
+
+def _doubt(one: Mapping[str, Any], other: Mapping[str, Any], column: str) -> str:
+    """Return the doubt about the ratio of two configurations in a column of their runs."""
+    runs = (np.array(row[column].split(";"), dtype=float) for row in (one, other))
+    return captions.doubt(estimates.unpaired_ratio(*runs))
 
 
 def _memory_cells(row: pd.Series) -> list[str]:
@@ -158,13 +175,84 @@ class Memory(Question):
         if known.empty:
             return {"each": []}
         each = least_of_each(known)
-        least, most = each.iloc[0], each.iloc[-1]
-        runs = (np.array(one["repeats"].split(";"), dtype=float) for one in (least, most))
         return {
             "each": [
                 row | {"strategy": style.strategy_name(row["framework_strategy"])}
                 for row in records(each)
             ],
-            "doubt": captions.doubt(estimates.unpaired_ratio(*runs)),
+            "doubt": _doubt(each.iloc[0].to_dict(), each.iloc[-1].to_dict(), "repeats"),
             "fastest": records(known.loc[[known["throughput"].idxmax()]])[0],
         }
+
+
+@question("memory_against_throughput")
+class Tradeoff(Memory):
+    """Peak memory of a rank against throughput."""
+
+    asks = "What does less memory cost in throughput?"
+    text = """
+{% if not each %}
+- No study measured here has recorded the memory of two strategies.
+{% else %}
+- {% if each[0].label == fastest.label %}
+{{ fastest.label }} is the fastest, with the least memory.
+{% else %}
+{{ each[0].label }} needs {{ (each[0].value / fastest.value) | percent }} of the memory of
+{{ fastest.label }}, the fastest{{ ": " ~ doubt if doubt else "" }}.
+- It trains {{ (each[0].throughput / fastest.throughput) | percent }} as many images/s
+{{ ": " ~ slower if slower else "" }}.
+{% endif %}
+{% endif %}
+"""
+
+    def facts(self, points: pd.DataFrame) -> dict[str, Any]:
+        """Return the facts of `Memory`, with the doubts about the least against the fastest."""
+        found = super().facts(points)
+        if found["each"]:
+            pair = found["each"][0], found["fastest"]
+            found |= {"doubt": _doubt(*pair, "repeats"), "slower": _doubt(*pair, "speeds")}
+        return found
+
+    @styled
+    def draw(self, points: pd.DataFrame) -> Figure:
+        """Return the throughput of each configuration over its memory, beside its arithmetic."""
+        points = style.with_framework_strategy(points[points["n"] > 0])
+        looks = _looks(points)
+        figure, panels = panel_figure(
+            self.title(points),
+            points,
+            [*handles(looks), *handles({_STATE_NAME: _STATE}, color="#555555")],
+            [
+                "Large marks: the most memory of any rank and run, and the mean throughput; dots: "
+                "runs. A line leads to the share by arithmetic.",
+                *captions.provenance(points, ""),
+            ],
+            3.2,
+        )
+        for ax, table in panels:
+            for row in table.to_dict("records"):
+                look = looks[row["label"]]
+                at = [row["throughput"]] * 2
+                ax.plot([row["state"], row["value"]], at, color=look["color"], linewidth=0.6)
+                ax.plot(row["state"], row["throughput"], **_STATE | {"color": look["color"]})
+                starts = (row[name].split(";") for name in ("repeats", "speeds"))
+                memory, speed = (np.array(one, dtype=float) for one in starts)
+                if row["n"] > 1:
+                    ax.plot(memory, speed, ".", markersize=3, color=look["color"], alpha=0.6)
+                ax.plot(row["value"], row["throughput"], linestyle="none", zorder=5, **look)
+            ax.set_xlim(left=0)
+            ax.set_ylim(bottom=0)
+            ax.set_xlabel("peak memory of a rank (GiB)")
+            ax.set_ylabel("throughput (images/s)")
+        return figure
+
+
+def _looks(points: pd.DataFrame) -> style.Looks:
+    """Return a look for each configuration: the colour of its strategy, a marker of its own."""
+    colours = style.strategy_looks(points["framework_strategy"])
+    looks: style.Looks = {}
+    for name, part in points.groupby("framework_strategy", sort=False):
+        for number, label in enumerate(part["label"].unique()):
+            marker = _MARKERS[number % len(_MARKERS)]
+            looks[str(label)] = {"color": colours[str(name)]["color"], "marker": marker}
+    return looks

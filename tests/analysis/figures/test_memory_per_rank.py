@@ -79,3 +79,34 @@ def test_one_strategy_is_no_comparison(tree: Tree, make_run: MakeRun) -> None:
     made(make_run, "ddp", None, 1.5)
     made(make_run, "fsdp", None, None)
     assert memory_points(runs_table(tree)).empty
+
+
+def test_hsdp_divides_the_state_by_its_group(tree: Tree, make_run: MakeRun) -> None:
+    """AdamW in fp32: 16 bytes a weight (Rajbhandari et al. 2020)."""
+    common = {"optimizer": "adamw", "gpus_per_node": 4}
+    made(make_run, "ddp", 9.0, 1.5, **common)
+    made(make_run, "fsdp", 9.0, 0.5, **common)
+    made(make_run, "fsdp", 9.0, 0.75, **common, fsdp_shards=2)
+    points = memory_points(runs_table(tree))
+    bytes_each = (points["state"] * GIB / PARAMETERS).round(6).tolist()
+    assert bytes_each == [16 / 4, 16 / 2, 16.0]
+
+
+def test_memory_is_drawn_against_throughput(tree: Tree, make_run: MakeRun) -> None:
+    made(make_run, "ddp", 9.0, 1.5)
+    made(make_run, "ddp", 9.0, 1.25, repeat=1)
+    made(make_run, "ddp", 9.0, 1.125, ddp_bucket_view=True)
+    made(make_run, "fsdp", 9.0, 0.5)
+    points = memory_points(runs_table(tree))
+    figure = QUESTIONS["memory_against_throughput"].draw(points)
+    (ax,) = figure.axes
+    drawn = {
+        (float(x), float(y)) for line in ax.lines for x, y in zip(*line.get_data(), strict=True)
+    }
+    for row in points.to_dict("records"):
+        assert {(row[name], row["throughput"]) for name in ("value", "state")} <= drawn
+        starts = (map(float, row[name].split(";")) for name in ("repeats", "speeds"))
+        if row["n"] > 1:
+            assert set(zip(*starts, strict=True)) <= drawn
+    marks = [(one.get_color(), one.get_marker()) for one in figure.legends[0].legend_handles]
+    assert len(set(marks)) == len(marks) == len(points) + 1

@@ -287,7 +287,7 @@ def _memory(make: MakeRun, gib: float, factors: Sequence[float], **fields: Any) 
         make(rows=rows, repeat=repeat, **TWO, **fields)
 
 
-@case("memory_per_rank")
+@case("memory_per_rank", "memory_against_throughput")
 def least_memory(make: MakeRun) -> None:
     """Decided; a strategy is compared by the best of its settings"""
     _memory(make, 2.0, SURE, **DDP)
@@ -297,14 +297,14 @@ def least_memory(make: MakeRun) -> None:
     _memory(make, 1.0, SURE, strategy="fsdp")
 
 
-@case("memory_per_rank")
+@case("memory_per_rank", "memory_against_throughput")
 def memory_that_varies(make: MakeRun) -> None:
     """Inconclusive"""
     _memory(make, 2.0, WILD, **DDP)
     _memory(make, 1.0, WILD, strategy="fsdp")
 
 
-@case("memory_per_rank")
+@case("memory_per_rank", "memory_against_throughput")
 def memory_of_one_start(make: MakeRun) -> None:
     """One start"""
     _memory(make, 2.0, ONE, **DDP)
