@@ -243,6 +243,23 @@ def test_an_emulated_study_scales_all_sizes_alike(study: str, largest: set) -> N
     assert len({run.emu_link_mbit for run in runs if run.nodes > 1}) == 3
 
 
+@pytest.mark.parametrize(("name", "group"), [("vit", 4), ("vit_laptop", 2)])
+def test_vit_compares_all_ways_to_shard(name: str, group: int) -> None:
+    runs = runs_of(name)
+    ways = {
+        (run.strategy, run.ddp_bucket_view, run.fsdp_shards, run.deepspeed_zero_stage)
+        for run in runs
+    }
+    assert ways == {
+        *(("ddp", view, None, 0) for view in (False, True)),
+        *(("fsdp", False, shards, 0) for shards in (None, group)),
+        *(("deepspeed", False, None, stage) for stage in (1, 2, 3)),
+    }
+    assert {run.activation_checkpointing for run in runs} == {False, True}
+    assert {run.optimizer for run in runs} == {"adamw"}
+    assert len({run.world_size for run in runs}) == 1
+
+
 def test_a_second_start_is_another_run_of_the_same_seeds_and_no_reference() -> None:
     study = Study.load(STUDIES / "laptop.yaml")
     runs = study.expand()

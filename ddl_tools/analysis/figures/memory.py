@@ -1,6 +1,7 @@
 """Peak memory of the configurations of a study, the least first, beside its arithmetic."""
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,8 @@ def state_bytes(parameters: float, shards: int, ranks: int, momenta: int) -> flo
 
     Each of them is four bytes a parameter; the optimizer state is so many `momenta`. They are
     divided among the ranks that share a copy from one kind of shards on, gradients from two,
-    weights from three (Rajbhandari et al. 2020, ZeRO, section 5). Buffers and second copies of a framework are not in it.
+    weights from three (Rajbhandari et al. 2020, ZeRO, section 5). Buffers and
+    second copies of a framework are not in it.
     """
     shared = [shards >= 3, shards >= 2, *[shards >= 1] * momenta]
     return _BYTES * parameters * sum(1 / ranks if part else 1 for part in shared)
@@ -197,8 +199,8 @@ class Tradeoff(Memory):
 - {% if each[0].label == fastest.label %}
 {{ fastest.label }} is the fastest, with the least memory.
 {% else %}
-{{ each[0].label }} needs {{ (each[0].value / fastest.value) | percent }} of the memory of
-{{ fastest.label }}, the fastest{{ ": " ~ doubt if doubt else "" }}.
+{{ each[0].label }} needs {{ (each[0].value / fastest.value) | percent }} of the memory of the
+fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
 - It trains {{ (each[0].throughput / fastest.throughput) | percent }} as many images/s
 {{ ": " ~ slower if slower else "" }}.
 {% endif %}
@@ -249,10 +251,11 @@ class Tradeoff(Memory):
 
 def _looks(points: pd.DataFrame) -> style.Looks:
     """Return a look for each configuration: the colour of its strategy, a marker of its own."""
-    colours = style.strategy_looks(points["framework_strategy"])
+    strategies = style.strategy_looks(points["framework_strategy"])
     looks: style.Looks = {}
     for name, part in points.groupby("framework_strategy", sort=False):
-        for number, label in enumerate(part["label"].unique()):
-            marker = _MARKERS[number % len(_MARKERS)]
-            looks[str(label)] = {"color": colours[str(name)]["color"], "marker": marker}
+        look = strategies[str(name)]
+        markers = cycle(dict.fromkeys([look["marker"], *_MARKERS]))
+        for label in part["label"].unique():
+            looks[str(label)] = look | {"marker": next(markers)}
     return looks
