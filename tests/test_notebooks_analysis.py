@@ -159,7 +159,7 @@ def test_shows_the_memory_of_a_folder(tree, make_run, show) -> None:  # noqa: F8
     made(make_run, "ddp", 9.0, 1.5)
     made(make_run, "fsdp", 9.0, 0.25)
     notebook = show(MEMORY, results=str(tree.root))
-    assert_shows(notebook, 1, "2 runs: 2 completed", "PyTorch-FSDP, 0.25 GiB at ", "more")
+    assert_shows(notebook, 2, "2 runs: 2 completed", "PyTorch-FSDP, 0.25 GiB at ", "more")
 
 
 @pytest.mark.notebook
