@@ -242,6 +242,7 @@ fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
                 if row["n"] > 1:
                     ax.plot(memory, speed, ".", markersize=3, color=look["color"], alpha=0.6)
                 ax.plot(row["value"], row["throughput"], linestyle="none", zorder=5, **look)
+            ax.margins(0.08)
             ax.set_xlim(left=0)
             ax.set_ylim(bottom=0)
             ax.set_xlabel("peak memory of a rank (GiB)")
