@@ -188,6 +188,9 @@ class Recommend(BaseModel):
         description="run fields of the recommended configuration that are not at their defaults"
     )
     default: dict[str, Any] = Field(description="the same of what PyTorch does by itself")
+    unfit: list[str] = Field(
+        description="what ran out of memory before a default was found that fits; else empty"
+    )
     ratio: Ratio = Field(description="the fastest configuration to the default")
     hours: float | None = Field(description="time of the whole training (h)")
     command: str = Field(description="command that starts the whole training")

@@ -159,6 +159,7 @@ def recommend(
             verdict=answer.verdict,
             recommended=settings(answer.chosen),
             default=settings(answer.default),
+            unfit=answer.unfit,
             ratio=Ratio.model_validate(answer.ratio, from_attributes=True),
             hours=answer.option.deadline.value,
             command=answer.start,

@@ -176,6 +176,11 @@ class Answer:
         ]
 
     @property
+    def unfit(self) -> list[str]:
+        """What was tried as the default before the one that fits into the memory, and why not."""
+        return [f"{name}: {why}" for name, why in self.search.unfit.items()]
+
+    @property
     def untried(self) -> list[str]:
         """Parts for which there was no time, and what is refused or not installed."""
         parts = [self.change(spec) for spec in plan.next_parts(self.space, self.known)]

@@ -8,13 +8,14 @@ with the default. ``benchmarks/recommend_worlds.py`` searches worlds in which th
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, SpecError
+from ddl_core.registry import owner
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.estimate import Estimate
@@ -34,6 +35,8 @@ AGAIN = 0.2  # share of the time that measuring all parts again may take
 GAIN = 1.05  # of a doubled batch, for another doubling
 DISTURBED = 0.15  # share of the cores that other programs may take
 PART_EPOCHS = 3  # a cold one, and two that count
+RECOMPUTATION = "activation_checkpointing"
+NCHW = {"channels_last": False}
 # A configuration has these from its loader, and all others from its training.
 LOADER_FIELDS = ("loader", "dali_decode", "data_format", "train_images", "uncached")
 
@@ -43,15 +46,17 @@ class Space:
     """What can be tried, and what is known without a measurement.
 
     `default` is what PyTorch does by itself. `settings` change the arithmetic of the training and
-    `ranks` their number, at the same global batch; `larger` are batches of a rank. `images` are all
-    training images of the data; `missing` names what cannot be tried, and why. `hardware` is the
-    part of `machine` that does not change.
+    `ranks` their number, at the same global batch; `larger` are batches of a rank. `savings` need
+    less memory, the cheapest first: `fitting` tries them. `images` are all training images of the
+    data; `missing` names what cannot be tried, and why. `hardware` is the part of `machine` that
+    does not change.
     """
 
     default: RunSpec
     settings: Sequence[Level] = ()
     ranks: Sequence[Level] = ()
     strategies: Sequence[str] = ()
+    savings: Sequence[Level] = ()
     loaders: Sequence[Level] = ()
     larger: Sequence[int] = ()
     compiles: bool = False
@@ -143,15 +148,38 @@ def search(space: Space, bench: Bench) -> None:
         )
 
 
+def fitting(space: Space, trains: Callable[[RunSpec], bool]) -> Space | None:
+    """Return the space with the first default that trains: as it is, or with one of its savings.
+
+    Its `savings` are those that may be faster: further ones that recompute as little. None if
+    nothing trains.
+    """
+    for number, level in enumerate([{}, *space.savings]):
+        for default in changed(space.default, level):
+            if trains(default):
+                left = space.savings[number:] if number else ()
+                recomputes = default.activation_checkpointing
+                alike = [one for one in left if recomputes == bool(one.get(RECOMPUTATION))]
+                return replace(space, default=default, savings=alike)
+    return None
+
+
 def changed(spec: RunSpec, *levels: Level) -> list[RunSpec]:
     """Return a configuration with each of some changes, without those that cannot be."""
     found = []
     for level in levels:
         try:
-            found.append(RunSpec.parse(spec.model_dump() | dict(level)))
+            found.append(_with(spec, level))
         except SpecError:
             continue
     return found
+
+
+def _with(spec: RunSpec, level: Level) -> RunSpec:
+    """Return a configuration with a change; another strategy leaves the settings of this one."""
+    fields = spec.model_dump() | dict(level)
+    owners = None, fields["strategy"]
+    return RunSpec.parse({name: one for name, one in fields.items() if owner(name) in owners})
 
 
 def measure_parts(space: Space, bench: Bench, total_s: float) -> None:
@@ -183,7 +211,7 @@ def refused(space: Space, known: Known) -> dict[str, str]:
         return reasons
     for name in space.strategies:
         try:
-            RunSpec.parse(best.model_dump() | {"strategy": name})
+            _with(best, {"strategy": name})
         except SpecError as error:
             reasons[name] = str(error)
     return reasons
@@ -192,7 +220,10 @@ def refused(space: Space, known: Known) -> dict[str, str]:
 def arithmetics(space: Space) -> list[RunSpec]:
     """Return the trainings alone that differ in nothing but their arithmetic, the default first."""
     default = training_alone(space.default, space)
-    return [default, *changed(default, *space.settings)]
+    others = changed(default, *space.settings)
+    # What shards its weights may train as NCHW only.
+    others = others or changed(default, *({**one, **NCHW} for one in space.settings))
+    return [default, *(one for one in others if one != default)]
 
 
 def training_alone(spec: RunSpec, space: Space) -> RunSpec:
@@ -242,7 +273,8 @@ def parts_in_order(space: Space, known: Known) -> Iterator[list[RunSpec]]:
         return
     loaded = [loading_alone(best, space, level) for level in space.loaders]
     yield loaded
-    others = changed(best, *({"strategy": name} for name in space.strategies), *space.ranks)
+    strategies = [{"strategy": name} for name in space.strategies]
+    others = changed(best, *strategies, *space.savings, *space.ranks)
     yield others
     rate = known.rates[best]
     other = known.fastest(others)

@@ -33,6 +33,7 @@ from ddl_tools.recommend.search_space import (
     Request,
     change,
     epoch_size,
+    named,
     search_name,
     space,
 )
@@ -54,18 +55,21 @@ CACHED = 0.25  # share of this time that a later start needs: torch keeps what i
 UNSURE = 1.25  # factor on the seconds of a start, before there was one
 PILOT_STEPS = 2
 FAILED = ("failed", "damaged")
+MEMORY = "out of memory"
 
 
 class Search:
     """A search for the fastest configuration; `run` measures until the time is over.
 
-    `stopped` says that the user ended it. `load` is what else was at work on the machine. `name` is
-    by default made from what is asked and where: then the same question goes on.
+    `stopped` says that the user ended it. `unfit` are the configurations without enough memory that
+    were tried as the default, in words, and why they failed. `load` is what else was at work on the
+    machine. `name` is by default made from what is asked and where: then the same question goes on.
     """
 
     def __init__(self, request: Request, tree: Tree, name: str | None = None) -> None:
         self.request, self.tree, self.stopped = request, tree, False
         self.space, self.known, self.load = space(request), Known(), Load()
+        self.unfit: dict[str, str] = {}
         self.name = name or _name(request, self.space)
         self.parts_name = f"{self.name}_parts"
         self._ends = math.inf
@@ -114,21 +118,42 @@ class Search:
         self.look()
 
     def _pilot(self) -> None:
-        """Train two short epochs of the default: how long an epoch has to be."""
-        found, steps = self.space, PILOT_STEPS * self.space.default.global_batch_size
-        short = plan.training_alone(found.default, found).model_copy(
-            update={"train_images": min(found.images, steps), "epochs": 2}
-        )
-        began = time.monotonic()
+        """Train two short epochs of the default, or of the first that fits into the memory."""
+        found = plan.fitting(self.space, self._trains)
+        if found is None:
+            tried = "; ".join(f"{name}: {why}" for name, why in self.unfit.items())
+            batch = max(1, self.space.default.local_batch_size // 2)
+            text = f"{self.request.model} cannot train here: {tried}"
+            raise LaunchError(text, remedy=f"try --batch {batch}")
+        self.space = found
+        self._take(self._executed(self._short(found.default)))
+
+    def _trains(self, default: RunSpec) -> bool:
+        """Train the pilot of a default; False if that needs too much memory.
+
+        `LaunchError` if the first one, which saves no memory, fails for another reason.
+        """
+        short, began = self._short(default), time.monotonic()
         try:
-            self._take(self._executed(short))
+            self._executed(short)
         except LaunchError as error:
-            batch = max(1, short.local_batch_size // 2)
             memory = self._failure(short).category == "out_of_memory"
-            text = f"{self.request.model} cannot train here: {error}"
-            raise LaunchError(text, remedy=f"try --batch {batch}" if memory else "") from None
+            if not (memory or self.unfit):
+                raise LaunchError(f"{self.request.model} cannot train here: {error}") from None
+            why = MEMORY if memory else _first_line(error)
+            self.unfit[named(default)] = why
+            sys.stderr.write(visible(f"failed     {self._label(short)}: {why}\n"))
+            return False
         # A machine on which this takes long starts slowly.
         self._start_s = max(self._start_s, UNSURE * (time.monotonic() - began))
+        return True
+
+    def _short(self, default: RunSpec) -> RunSpec:
+        """Return the pilot of a default: how long an epoch has to be."""
+        images = min(self.space.images, PILOT_STEPS * default.global_batch_size)
+        return plan.training_alone(default, self.space).model_copy(
+            update={"train_images": images, "epochs": 2}
+        )
 
     def _take(self, rows: list[EpochRecord]) -> None:
         """Let epochs be as long as those of the pilot say."""
@@ -340,6 +365,10 @@ def study_of(
 def first(spec: RunSpec) -> RunSpec:
     """Return the configuration of a run: its first start."""
     return spec.model_copy(update={"repeat": 0})
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _size(spec: RunSpec) -> list[int]:

@@ -18,7 +18,7 @@ from ddl_tools import gpus, limits
 from ddl_tools.launch.preflight import check_data
 from ddl_tools.launch.slurm.site import Site
 from ddl_tools.names import describe, joined, label, plural
-from ddl_tools.recommend.plan import Level, Space, changed
+from ddl_tools.recommend.plan import NCHW, RECOMPUTATION, Level, Space, changed
 from ddl_tools.records.provenance import host
 from ddl_tools.scaling.candidate import NAMED, Machine
 
@@ -31,12 +31,15 @@ DOUBLINGS = 5  # of the batch
 NO_CANDIDATES = ("synthetic", "memory", "single")
 GIB = 2**30
 AMPERE = (8, 0)  # the first GPUs that compute with bfloat16
+# Fields that save memory.
+SAVING = ("ddp_bucket_view", "deepspeed_zero_stage", RECOMPUTATION)
 # Fields that a search varies. The threads of a rank follow from the number of ranks, the learning
 # rate from the batch.
 SEARCHED = (
     *("strategy", "loader", "dali_decode", "gpus_per_node", "loader_workers", "local_batch_size"),
     *("precision", "channels_last", "compile"),
     "work",  # the loader alone
+    *SAVING,
 )
 
 
@@ -147,11 +150,13 @@ def _space(request: Request, device: str, cores: int, counts: set[int]) -> Space
     fewer = [one for one in sorted(counts, reverse=True) if one < most and most * batch % one == 0]
     largest = request.max_batch or (batch * 2**DOUBLINGS if device == "cuda" else batch)
     doubled = [batch * 2**power for power in range(1, DOUBLINGS + 1)]
+    strategies = _installed("strategy", missing) * (most > 1)
     return Space(
         default,
         settings=_settings(request, device),
         ranks=[_ranks(one, cores) | {"local_batch_size": most * batch // one} for one in fewer],
-        strategies=[one for one in _installed("strategy", missing) if one != "ddp"] * (most > 1),
+        strategies=[one for one in strategies if one != "ddp"],
+        savings=_savings(strategies),
         loaders=_loaders(device, _installed("loader", missing)),
         larger=[one for one in doubled if one <= min(largest, images // most)],
         compiles=device == "cuda",
@@ -167,6 +172,18 @@ def _settings(request: Request, device: str) -> list[Level]:
     older = (least := gpus.capability()) is not None and least < AMPERE
     half = "fp16" if older else "bf16"
     return [{"precision": half, "channels_last": True}]
+
+
+def _savings(strategies: list[str]) -> list[Level]:
+    """Return what needs less memory than the default, in the order of its usual cost."""
+    sharded: list[Level] = [
+        {"strategy": "ddp", "ddp_bucket_view": True},
+        *({"strategy": "deepspeed", "deepspeed_zero_stage": stage, **NCHW} for stage in (1, 2)),
+        {"strategy": "fsdp", **NCHW},
+        {"strategy": "deepspeed", "deepspeed_zero_stage": 3, **NCHW},
+    ]
+    alone = [one for one in sharded if one["strategy"] in strategies]
+    return [*alone, *({**one, RECOMPUTATION: True} for one in ({}, *alone))]
 
 
 def _loaders(device: str, names: list[str]) -> list[Level]:
@@ -212,7 +229,8 @@ def _data(request: Request) -> tuple[int, dict[str, Any]]:
 def settings(spec: RunSpec) -> str:
     """Return what the name of a configuration has beside strategy and loader."""
     shown = ["loader_workers", *(["precision"] if spec.device == "cuda" else [])]
-    shown += [name for name in ("channels_last", "compile") if getattr(spec, name)]
+    switches = ("channels_last", "compile", *SAVING)
+    shown += [name for name in switches if getattr(spec, name)]
     return describe({name: getattr(spec, name) for name in shown})
 
 
@@ -224,7 +242,17 @@ def named(spec: RunSpec) -> str:
 
 def change(spec: RunSpec, other: RunSpec) -> str:
     """Return a configuration by what it changes of another one."""
-    return label([other, spec], run_fields().keys() - {*SEARCHED, "nodes"})[1]
+    # Beside another strategy, a setting has no name: one without it stands for its default.
+    plain = spec.model_copy(update={name: run_fields()[name].default for name in SAVING})
+    return label([other, plain, spec], run_fields().keys() - {*SEARCHED, "nodes"})[2]
+
+
+def savings_text(found: Space) -> str:
+    """Return what would be tried where the default runs out of memory."""
+    alone = [one for one in found.savings if RECOMPUTATION not in one]
+    names = [change(one, found.default) for one in changed(found.default, *alone)]
+    again = "each again with activation checkpointing" if names else "activation checkpointing"
+    return f"if the default runs out of memory: {'; '.join([*names, again])}"
 
 
 def epoch_size(spec: RunSpec, step_s: float, images: int) -> dict[str, Any]:
@@ -252,6 +280,7 @@ def plan_text(request: Request, found: Space) -> str:
         f"2. loading alone: {'; '.join(map(describe, found.loaders))}",
         f"3. the best pairs of both and the default, interleaved, in the rest of "
         f"{request.minutes:g} min",
+        savings_text(found),
         "Ctrl-C ends with what is known; the same command goes on",
     ]
     return "\n".join([*lines, *(f"not tried: {one}" for one in found.missing)])

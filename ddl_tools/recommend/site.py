@@ -13,7 +13,7 @@ from ddl_tools.launch.slurm.node_job import MARGIN_S, NodeJob, Show, distinguish
 from ddl_tools.launch.slurm.script import JobPlan
 from ddl_tools.names import plural
 from ddl_tools.recommend.answer import answer_file, training_file, write_study_file
-from ddl_tools.recommend.search_space import Request, search_name, site_space
+from ddl_tools.recommend.search_space import Request, savings_text, search_name, site_space
 from ddl_tools.records.paths import Tree, results_words
 from ddl_tools.records.storage import read_text
 from ddl_tools.study import Study
@@ -75,6 +75,7 @@ class SiteSearch(NodeJob):
             f"data: {found.images:,} training images in {self.request.data_dir}",
             f"strategies: {strategies}",
             f"loaders: {', '.join(loaders)}",
+            savings_text(found),
             "numbers of ranks and further settings: as the node of the job allows",
             *(f"not tried: {one}" for one in found.missing),
             self.cost(parts),
