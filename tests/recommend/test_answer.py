@@ -61,7 +61,7 @@ def lines_of(**changes: object) -> list[str]:
         "change": lambda spec: change(spec, default), "WORTH": Answer.WORTH,
         "larger": leader.model_copy(update={"local_batch_size": 16, "base_lr": 0.05}),
         "compared": {"slower": ["native: 0.662", "Horovod: 0.5"], "inconclusive": []},
-        "failed": ["Horovod: out of memory"], "untried": ["PyTorch-FSDP (refused)"],
+        "failed": ["Horovod: out of memory"], "unfit": ["PyTorch-DDP, 2 ranks: out of memory"], "untried": ["PyTorch-FSDP (refused)"],
         "agreement": [], "unread": 3, "limit": (LOADER, 0.5), "alone": (1.5, 3.0),
         "shares": {LOADER: 0.3, COMPUTE: 0.7}, "read_mb": 2.5, "epochs": 90,
         "space": SimpleNamespace(images=640), "energy": "0.1 kWh",
@@ -96,6 +96,7 @@ def test_what_is_not_known_has_no_line() -> None:
     unknown = estimates.middle([])
     for name, changes in {
         "larger batch": {"larger": None},
+        "memory": {"unfit": []},
         "failed": {"failed": []},
         "machine": {"busy": None},
         "data": {"read_mb": None},
@@ -140,6 +141,11 @@ def code_of(spec: RunSpec) -> list[str]:
         ({"strategy": "ddp", "gpus_per_node": 2, "device": "cpu", "cpu_threads": 3},
          ["# start: OMP_NUM_THREADS=3 torchrun --nproc_per_node=2 train.py",
           "model = torch.nn.parallel.DistributedDataParallel(model)"]),
+        ({"strategy": "ddp", "gpus_per_node": 2, "ddp_bucket_view": True},
+         ["(model, gradient_as_bucket_view=True)"]),
+        ({"strategy": "deepspeed", "gpus_per_node": 2, "deepspeed_zero_stage": 2},
+         ['"zero_optimization": {"stage": 2}']),
+        ({"activation_checkpointing": True}, ["checkpoint(block, x, use_reentrant=False)"]),
         ({"strategy": "horovod", "gpus_per_node": 4, "device": "cuda"},
          ["# start: horovodrun -np 4 python train.py"]),
         ({"device": "cuda", "precision": "bf16", "channels_last": True, "compile": True},

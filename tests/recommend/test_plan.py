@@ -27,6 +27,27 @@ SPACE = Space(
 )
 
 
+SHORT = replace(
+    SPACE,
+    savings=[
+        {"strategy": "ddp", "ddp_bucket_view": True},
+        {"strategy": "deepspeed", "deepspeed_zero_stage": 2, "channels_last": False},
+        {"strategy": "fsdp", "channels_last": False},
+        {"strategy": "deepspeed", "deepspeed_zero_stage": 3, "channels_last": False},
+        {"activation_checkpointing": True},
+        {"strategy": "fsdp", "channels_last": False, "activation_checkpointing": True},
+    ],
+)
+
+
+def memory(spec: RunSpec) -> float:
+    """Return what a rank of two needs, in copies of the weights: those of AdamW and activations."""
+    share = {"ddp": 5.0 - spec.ddp_bucket_view, "horovod": 5.0, "single": 4.0, "fsdp": 2.0}
+    zero = {0: 5.0, 2: 2.5, 3: 2.0}
+    state = share.get(spec.strategy) or zero[spec.deepspeed_zero_stage]
+    return state + (1.0 if spec.activation_checkpointing else 3.0)
+
+
 class Made:
     """A bench whose rates are functions of the configuration; all takes one second."""
 
@@ -259,3 +280,75 @@ def test_more_processes_that_promise_nothing_come_last() -> None:
     workers = [spec.loader_workers for spec in plan.rivals(SPACE, known)]
     assert workers == sorted(workers)
     assert set(workers) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("copies", "strategy", "stage", "recomputes", "left"),
+    [
+        (8.0, "ddp", 0, False, 0),
+        (7.0, "ddp", 0, False, 3),
+        (6.0, "deepspeed", 2, False, 2),
+        (5.0, "fsdp", 0, False, 1),
+        (3.0, "fsdp", 0, True, 0),
+    ],
+)
+def test_the_cheapest_saving_that_fits_becomes_the_default(
+    copies: float, strategy: str, stage: int, recomputes: bool, left: int
+) -> None:
+    tried: list[RunSpec] = []
+
+    def trains(spec: RunSpec) -> bool:
+        tried.append(spec)
+        return memory(spec) <= copies
+
+    space = plan.fitting(SHORT, trains)
+    assert space is not None
+    default = space.default
+    found = default.strategy, default.deepspeed_zero_stage, default.activation_checkpointing
+    assert found == (strategy, stage, recomputes)
+    assert len(space.savings) == left, "of those that recompute as little"
+    assert tried[0] == DEFAULT
+    assert tried[-1] == default
+    assert {one.global_batch_size for one in tried} == {16}
+
+
+def test_nothing_that_fits_is_no_default() -> None:
+    tried: list[RunSpec] = []
+    assert plan.fitting(SHORT, tried.append) is None
+    assert len(tried) == 1 + len(SHORT.savings)
+
+
+@pytest.mark.parametrize("fastest", ["fsdp", "deepspeed"])
+def test_a_search_with_too_little_memory_compares_what_shards(fastest: str) -> None:
+    """The first that fits is compared with those that shard more: they may be faster."""
+
+    def sharded(spec: RunSpec) -> float:
+        return rate(spec) * (1.4 if spec.strategy == fastest and spec.work == "train" else 1.0)
+
+    space = plan.fitting(SHORT, lambda spec: memory(spec) <= 5.5)
+    assert space is not None
+    made = searched(
+        Made(sharded, failed=lambda spec: "out of memory" * (memory(spec) > 5.5)), space
+    )
+    leader = plan.ranking(space, made.known)[0]
+    assert leader.strategy == fastest
+    assert leader.loader == "turbo"
+    assert {one.strategy for block in made.blocks for one in block} <= {"deepspeed", "fsdp"}
+
+
+def test_the_arithmetic_of_a_sharded_default_keeps_what_it_can() -> None:
+    """FSDP refuses channels_last, but not bf16, which is of the same level."""
+    fsdp = RunSpec.parse(DEFAULT.model_dump() | {"strategy": "fsdp", "device": "cuda"})
+    level = {"precision": "bf16", "channels_last": True}
+    trained = plan.arithmetics(replace(SPACE, default=fsdp, settings=[level]))
+    assert [(one.precision, one.channels_last) for one in trained] == [
+        ("fp32", False),
+        ("bf16", False),
+    ]
+    assert len(plan.arithmetics(replace(SPACE, default=fsdp))) == 1, "without a change, no part"
+
+
+def test_another_strategy_leaves_the_settings_of_the_one_before() -> None:
+    view = plan.changed(DEFAULT, {"ddp_bucket_view": True})
+    (other,) = plan.changed(*view, {"strategy": "fsdp"})
+    assert (other.strategy, other.ddp_bucket_view) == ("fsdp", False)

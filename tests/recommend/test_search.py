@@ -38,7 +38,10 @@ pytestmark = [
 ]
 MINUTES = 3.0  # a busy machine takes half a minute for the pilot
 SLOW = """
+import re
+import resource
 import time
+from pathlib import Path
 
 import torch
 from ddl_core.loaders.native import Native
@@ -64,6 +67,14 @@ class OutOfMemoryError(RuntimeError):
 def too_large(classes):
     raise OutOfMemoryError("CUDA out of memory")
 
+def heavy(classes):
+    # 152 MiB of weights, in a process that may have 2.6 times as much beside what it has now.
+    kib = int(re.search(r"VmData:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (1024 * kib + (400 << 20), -1))
+    layers = [torch.nn.Linear(2048, 2048) for _ in range(8)]
+    first = torch.nn.Linear(3 * 32 * 32, 2048)
+    return torch.nn.Sequential(torch.nn.Flatten(), first, *layers, torch.nn.Linear(2048, classes))
+
 def misspelt(classes):
     return torch.nn.Lineer(8, classes)
 """
@@ -79,6 +90,7 @@ NAMES = [
     ("strategy", "slow_strategy", "SlowStrategy", STRATEGIES),
     ("loader", "quick_loader", "QuickLoader", LOADERS),
     ("model", "too_large", "too_large", MODELS),
+    ("model", "heavy", "heavy", MODELS),
 ]
 
 
@@ -258,6 +270,22 @@ def test_images_that_cannot_be_read_end_the_search(request_: Request, tmp_path: 
 def test_a_network_that_does_not_fit_has_a_remedy(request_: Request) -> None:
     with pytest.raises(LaunchError, match=r"(?s)too_large cannot train here.*try --batch 4"):
         Search(replace(request_, model="too_large"), results()).run()
+
+
+def test_a_network_that_needs_sharding_is_searched_with_it(
+    request_: Request, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither DDP, nor with fewer copies of gradients, has the memory that each rank may use."""
+    others = [name for name in search_space.NO_CANDIDATES if name != "fsdp"]
+    monkeypatch.setattr(search_space, "NO_CANDIDATES", [*others, "slow_strategy"])
+    sharded = found(replace(request_, model="heavy"), results())
+    print(*sharded.answer.lines, sep="\n")
+    assert sharded.search.space.default.strategy == "fsdp"
+    assert re.search(
+        r"PyTorch-DDP.*: out of memory; .*bucket view.*: out of memory", sharded.line("memory")
+    )
+    assert sharded.line("default").startswith("PyTorch-FSDP")
+    assert capsys.readouterr().err.count("out of memory") == 2
 
 
 def test_a_mistake_in_a_network_ends_the_search(request_: Request) -> None:
