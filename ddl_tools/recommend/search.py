@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ddl_core.config import RunSpec, run_fields
 from ddl_core.errors import DataError, LaunchError
+from ddl_core.registry import title
 from ddl_tools import limits
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import Interleaved, block_means
@@ -33,7 +34,6 @@ from ddl_tools.recommend.search_space import (
     Request,
     change,
     epoch_size,
-    named,
     search_name,
     space,
 )
@@ -141,7 +141,8 @@ class Search:
             if not (memory or self.unfit):
                 raise LaunchError(f"{self.request.model} cannot train here: {error}") from None
             why = MEMORY if memory else _first_line(error)
-            self.unfit[named(default)] = why
+            name = change(default, self.space.default)
+            self.unfit[name or title("strategy", default.strategy)] = why
             sys.stderr.write(visible(f"failed     {self._label(short)}: {why}\n"))
             return False
         # A machine on which this takes long starts slowly.
@@ -306,11 +307,11 @@ class Search:
 
     def first_failure(self) -> str:
         """Return what failed first, and why; empty if nothing has failed."""
-        failed = self.known.failed.items()
         default = self.space.default
-        return next(
-            (f"{change(spec, default) or 'the default'}: {why}" for spec, why in failed), ""
-        )
+        failed = {
+            change(spec, default) or "the default": why for spec, why in self.known.failed.items()
+        }
+        return next((f"{name}: {why}" for name, why in (self.unfit | failed).items()), "")
 
     def entries(self) -> list[Entry]:
         """Return the runs of whole configurations."""

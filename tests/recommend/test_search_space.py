@@ -75,6 +75,22 @@ def test_one_rank_compares_no_strategies(images: Path, monkeypatch: pytest.Monke
     assert len(found.loaders) > 1
 
 
+def test_what_saves_memory_is_named_in_the_plan(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_space.registry, "require", lambda kind, name: None)
+    found = space(request(images))
+    text = plan_text(request(images), found)
+    line = next(one for one in text.splitlines() if "runs out of memory" in one)
+    places = [line.index(one) for one in (
+        "bucket view", "ZeRO stage 1", "ZeRO stage 2", "FSDP", "ZeRO stage 3", "checkpointing",
+    )]  # fmt: skip
+    assert places == sorted(places)
+    set_machine(monkeypatch, 1)
+    alone = space(request(images))
+    assert alone.savings == [{"activation_checkpointing": True}]
+
+
 def test_gpus_bring_their_settings(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_machine(monkeypatch, 16, devices=2)
     monkeypatch.setattr(search_space.registry, "require", lambda kind, name: None)
