@@ -68,7 +68,7 @@ def too_large(classes):
 class Heavy(torch.nn.Sequential):
     # A rank that keeps all weights of this network has no memory for its activations.
     def forward(self, images):
-        if not isinstance(self, FSDPModule):
+        if len(images) > 2 and not isinstance(self, FSDPModule):
             torch.empty(1 << 50)
         return super().forward(images)
 
