@@ -69,6 +69,12 @@ REFUSED: Refused = (
     ({"precise_bn": YES, "work": ["load"]}, "nothing is evaluated", "leave it out"),
     ({"precise_bn": YES, "compile": YES}, "it would compile again", "use compile = false"),
     (
+        {"activation_checkpointing": YES, "compile": YES},
+        "the compiler cannot spare the statistics of batches when it recomputes a block",
+        "use one of them",
+    ),
+    ({"activation_checkpointing": YES, "work": ["load"]}, "nothing is trained", "leave it out"),
+    (
         {"nesterov": YES, "optimizer": ["lamb", "adamw"]},
         "it has no Nesterov momentum",
         "use 'sgd' or 'lars'",

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from ddl_core import checkpoint, combinations, device
+from ddl_core.activations import checkpoint_activations
 from ddl_core.batch_norm import average_batch_statistics, precise_statistics, split_statistics
 from ddl_core.checkpoint import weights_sha256
 from ddl_core.config import RunSpec
@@ -113,6 +114,8 @@ class Trainer:
         self.network_facts = inspect_network(network, spec)
         if spec.micro_batches_per_pass > 1:
             split_statistics(network, spec.micro_batches_per_pass)
+        if spec.activation_checkpointing:
+            checkpoint_activations(network)
         network = network.to(self.strategy.device)
         if spec.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -21,6 +21,7 @@ REFUSED = [
     ("fsdp", {"fsdp_shards": 4, "gpus_per_node": 4}, "leave it out"),
     ("fsdp", {"fsdp_shards": 4, "gpus_per_node": 6, "nodes": 2}, "multiple of gpus_per_node"),
     ("ddp", {"fsdp_shards": 2, "gpus_per_node": 4}, "leave it out"),
+    ("ddp", {"activation_checkpointing": True, "compile": True}, "use one of them"),
     ("fsdp", {"optimizer": "lars"}, "optimizer = 'sgd' or 'adamw'"),
     ("ddp", {"momentum": 0.8, "optimizer": "adamw"}, "optimizer = 'sgd' or 'lars'"),
     ("ddp", {"nesterov": True, "optimizer": "adamw"}, "'sgd' or 'lars'"),

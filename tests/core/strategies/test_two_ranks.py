@@ -33,13 +33,15 @@ from tests.core.strategies.two_ranks import (
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
 ALL: dict[str, Fields] = {**STRATEGIES, "hsdp": {"strategy": "fsdp", "fsdp_shards": 2}}
-# The first five in every run, under each strategy. AdamW takes no notice of the size of gradients.
+# The first six in every run, under each strategy. AdamW takes no notice of the size of gradients.
 SETTINGS: list[Fields] = [
     {},
     {"accumulation": 2},
     {"precision": "bf16"},
     {"optimizer": "adamw", "accumulation": 2},
     {"clip_grad_norm": 0.2, "accumulation": 2},
+    {"activation_checkpointing": True, "accumulation": 2},
+    {"activation_checkpointing": True, "precision": "bf16"},
     {"momentum": 0.0},
     {"precision": "bf16", "accumulation": 2},
     {"decay_norm_bias": False},
@@ -56,7 +58,7 @@ OF_DEEPSPEED: list[tuple[str, Fields]] = [
     ("zero0", {"precision": "fp16"}),  # DeepSpeed never forgets half precision: the last two
     ("zero0", {"precision": "fp16", "clip_grad_norm": 0.2}),
 ]
-OFTEN, OFTEN_OF_DEEPSPEED = 5, 3
+OFTEN, OFTEN_OF_DEEPSPEED = 6, 3
 # Repeated under other instruction sets: the rest is the same arithmetic, shared out differently.
 REPEATED = ["zero2-accumulation=2", "zero0-precision=bf16", "horovod"]
 

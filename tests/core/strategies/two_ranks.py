@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ddl_core.activations import checkpoint_activations
 from ddl_core.config import RunSpec
 from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochLoop
@@ -78,6 +79,8 @@ def spec(strategy: str, **fields) -> RunSpec:
 
 def build(run: RunSpec, group, model: nn.Module) -> TrainState:
     """Make the subject; with fp16 its scale is one that no step of this network overflows."""
+    if run.activation_checkpointing:
+        checkpoint_activations(model)
     if run.channels_last:
         model.to(memory_format=torch.channels_last)
     subject = TrainState(run, group, model, make_optimizer(run, model))
@@ -120,7 +123,7 @@ def left(out: Path, number: int) -> list[dict]:
 
 def single(fields: Fields, **unfair: Any) -> dict:
     """Train one process that accumulates what the ranks do."""
-    of_one = ("deepspeed_", "fsdp_", "strategy")
+    of_one = ("deepspeed_", "fsdp_", "strategy", "activation_checkpointing")
     shared = {k: v for k, v in fields.items() if not k.startswith(of_one)}
     accumulation = size(fields) * shared.pop("accumulation", 1)
     run = spec("single", accumulation=accumulation, **shared, **unfair)
