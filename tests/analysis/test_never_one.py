@@ -17,7 +17,7 @@ from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import SPEC, MakeRun, epoch_row, evaluations
 from tests.analysis.drawn import PAPER
-from tests.fields import ALONE, changed, is_of_emulation
+from tests.fields import ALONE, changed, is_of_emulation, owner
 
 FIELDS = [name for name in ALONE if name not in REPEATS and not is_of_emulation(name)]
 # Where the two halves of a training are compared: each is of all runs that do the same half.
@@ -65,7 +65,8 @@ def test_no_point_of_a_figure_is_of_both(tree: Tree, make_run: MakeRun) -> None:
 def test_no_accuracy_is_a_mean_of_both(tree: Tree, make_run: MakeRun) -> None:
     """Two fields vary, the other one makes it a study of accuracy."""
     for field in FIELDS:
-        other = "schedule" if field in ("optimizer", "framework") else "optimizer"
+        fixed = field in ("optimizer", "framework") or "optimizer" in owner(field)
+        other = "schedule" if fixed else "optimizer"
         values = ("cosine", "constant") if other == "schedule" else ("sgd", "lars")
         pairs = [two(field, **{other: value}) for value in values]
         specs = [spec for pair in pairs for spec in pair]
