@@ -60,7 +60,15 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any], *inputs: Any, **n
     if not torch.is_grad_enabled():
         return forward(*inputs, **named)
     contexts = partial(_contexts, block)
-    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts, **named)
+    given = [one for one in inputs if isinstance(one, torch.Tensor)]
+    before = [one._version for one in given]
+    found = checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts, **named)
+    if [one._version for one in given] != before:  # the second pass would begin with another
+        raise SpecError(
+            f"activation_checkpointing: a block of the network, {type(block).__name__}, changes "
+            "its input in place; leave it out, or use inplace = False in the network"
+        )
+    return found
 
 
 def _contexts(block: nn.Module) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:

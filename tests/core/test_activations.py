@@ -99,3 +99,13 @@ def test_fewer_activations_are_kept(model) -> None:
 def test_a_network_without_blocks_is_refused() -> None:
     with pytest.raises(SpecError, match="no blocks"):
         checkpoint_activations(nn.Sequential(nn.Flatten(), nn.Linear(3, 3)))
+
+
+def test_a_block_that_changes_its_input_is_refused() -> None:
+    """The second pass would begin with what the first one left."""
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Sequential(nn.SiLU(inplace=True), nn.Conv2d(4, 4, 3))
+    )
+    checkpoint_activations(network)
+    with pytest.raises(SpecError, match="in place"):
+        network(IMAGES)
