@@ -70,7 +70,7 @@ REFUSED: Refused = (
     ({"precise_bn": YES, "compile": YES}, "it would compile again", "use compile = false"),
     (
         {"activation_checkpointing": YES, "compile": YES},
-        "the compiler cannot spare the statistics of batches when it recomputes a block",
+        "no test compares it",
         "use one of them",
     ),
     ({"activation_checkpointing": YES, "work": ["load"]}, "nothing is trained", "leave it out"),
