@@ -216,6 +216,10 @@ def test_without_a_complete_start_the_failure_is_named(tmp_path: Path) -> None:
     search = Search(Request("resnet8", write_pictures(tmp_path, 64, 8), minutes=1), results())
     with pytest.raises(LaunchError, match=r"^no configuration was started; allow more --minutes$"):
         Answer(search)
+    search.unfit["PyTorch-DDP"] = "out of memory"
+    with pytest.raises(LaunchError, match=r"was started; PyTorch-DDP: out of memory; allow more"):
+        Answer(search)
+    search.unfit.clear()
     search.known.failed[search.space.default] = "no attribute 'Lineer'"
     with pytest.raises(
         LaunchError, match=r"started; the default: no attribute 'Lineer'; allow more"

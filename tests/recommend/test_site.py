@@ -76,6 +76,7 @@ def test_a_dry_run_shows_cost_and_script_and_submits_nothing(images: Path, sbatc
     shown = recommend(images, "--minutes", 20, "--dry-run").output
     assert "data: 96 training images in" in shown
     assert "PyTorch-DDP" in shown
+    assert "if the default runs out of memory: " in shown
     assert "turbo" in shown
     assert "cost: at most 0.50 node-hours, one node for 00:30:00 (20 min of search, 10" in shown
     assert "#SBATCH --time=00:30:00\n" in shown
