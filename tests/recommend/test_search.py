@@ -278,7 +278,7 @@ def test_a_network_that_needs_sharding_is_searched_with_it(
     """Neither DDP, nor with fewer copies of gradients, has the memory that each rank may use."""
     others = [name for name in search_space.NO_CANDIDATES if name != "fsdp"]
     monkeypatch.setattr(search_space, "NO_CANDIDATES", [*others, "slow_strategy"])
-    sharded = found(replace(request_, model="heavy", minutes=2.0), results())
+    sharded = found(replace(request_, model="heavy"), results())
     assert sharded.search.space.default.strategy == "fsdp"
     assert re.search(
         r"PyTorch-DDP.*: out of memory; .*bucket view.*: out of memory", sharded.line("memory")
