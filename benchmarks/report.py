@@ -10,6 +10,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -330,9 +331,9 @@ def emulated() -> str:
     return table(["", "step (s)", "nodes", "E", "calculated", "95 % interval of E", "n"], rows)
 
 
-def memory() -> str:
-    """Return the memory and the speed of each configuration of the study `sharding`."""
-    points = pd.read_csv(FIGURES / "sharding" / "memory_per_rank.csv")
+def memory(study: str) -> str:
+    """Return the memory and the speed of each configuration of a study."""
+    points = pd.read_csv(FIGURES / study / "memory_per_rank.csv")
     rows = [
         [row["label"], f"{row['value']:.2f}", f"{row['state']:.2f}", f"{row['throughput']:.1f}"]
         for _, row in points[points["n"] > 0].iterrows()
@@ -355,7 +356,8 @@ TEXTS: dict[str, Callable[[], str]] = {
     "constant": constant,
     "advice": advice,
     "emulated": emulated,
-    "memory": memory,
+    "memory": partial(memory, "sharding"),
+    "memory_vit": partial(memory, "vit_laptop"),
     "worlds": worlds,
     "choices": choices,
 }
