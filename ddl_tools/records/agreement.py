@@ -39,8 +39,9 @@ class Group:
     def promised(self) -> bool:
         """Whether different weights are a fault.
 
-        The sum of more than two numbers depends on their order, which each strategy chooses. GPU
-        kernels and compilers also choose. Of several nodes, a record names the first processor.
+        The sum of more than two numbers depends on their order, which each strategy chooses; the
+        norm by which gradients are clipped is such a sum. GPU kernels and compilers also choose.
+        Of several nodes, a record names the first processor.
         """
         one = self.records[0]
         return (
@@ -48,6 +49,7 @@ class Group:
             and one.spec.precision in ("fp32", "torch")  # the same arithmetic on the CPU
             and (one.system or {}).get("device") == "cpu"
             and one.spec.nodes == 1
+            and one.spec.clip_grad_norm is None
             and one.world_size <= 2
         )
 

@@ -139,6 +139,7 @@ def test_precision_torch_promises_the_same_as_fp32_on_the_cpu() -> None:
         {"nodes": 2, "gpus_per_node": 1},
         {"precision": "bf16"},
         {"compile": True},
+        {"clip_grad_norm": 1.0},
     ],
     ids=str,
 )
@@ -168,9 +169,10 @@ def test_a_study_that_compares_nothing_says_nothing(tmp_path: Path) -> None:
 def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
     numbers = {}
     on_gpus = {"one_gpu": 0, "one_gpu_loaders": 0}  # kernels that add in random order
+    four_ranks = {"vit_laptop": 0}  # each strategy adds in an order of its own
     for study in committed().studies():
         found = groups(map(read_record, run_dirs(study, committed())))
-        assert all(one.agrees for one in found if one.promised or study not in on_gpus)
+        assert all(one.agrees for one in found if one.promised or study not in on_gpus | four_ranks)
         numbers[study] = sum(one.promised for one in found)
     # Of one framework each.
     alone = dict.fromkeys(
@@ -182,4 +184,11 @@ def test_published_runs_of_all_frameworks_hold_the_same_weights() -> None:
     laptop = run_dirs("laptop", committed())
     repeats = {read_record(folder).spec.repeat for folder in laptop}
     assert numbers.pop("laptop") == 2 * len(repeats)
-    assert numbers == {"profile_laptop": 2, **alone, **of_torch, **emulated, **on_gpus}
+    assert numbers == {
+        "profile_laptop": 2,
+        **alone,
+        **of_torch,
+        **emulated,
+        **on_gpus,
+        **four_ranks,
+    }
