@@ -211,8 +211,7 @@ class LoaderBound(Question):
                 )
             draw_values(ax, part, looks)
             ax.set_xscale("log")
-            reach = part[["value", "loading", "training"]].stack()
-            log_ticks(ax.xaxis, reach.min(), reach.max())
+            log_ticks(ax.xaxis, *ax.get_xlim())
         return figure
 
     def enough(self, points: pd.DataFrame) -> bool:
