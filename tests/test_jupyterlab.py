@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -189,7 +190,12 @@ def run_all(lab: Lab, browser: Any, notebook: str, begins: str) -> None:
     browser.get(f"{lab.url}lab/tree/{notebook}?token={lab.token}&reset")
     wait_for(lambda: begins in browser.execute_script(SHOWN), "the notebook", START_S)
     wait_for(lambda: kernel_is_idle(browser), "an idle kernel", START_S)
-    click(browser, "Run", "runmenu:run-all")
+    for _ in range(3):  # on a busy machine a click may come before the menu knows the notebook
+        click(browser, "Run", "runmenu:run-all")
+        with suppress(AssertionError):
+            wait_for(lambda: any_prompt(browser, "*123456789"), "a cell to run", 30)
+            return
+    raise AssertionError(f"{notebook}: no cell ran")
 
 
 @pytest.mark.timeout(6 * START_S)
@@ -230,8 +236,13 @@ def follow_the_last_link(browser: Any, lab: Lab) -> None:
 
 
 def is_busy(browser: Any) -> bool:
+    return any_prompt(browser, "*")
+
+
+def any_prompt(browser: Any, characters: str) -> bool:
+    """Return whether the prompt of a cell has one of some characters."""
     prompts = "return [...document.querySelectorAll('.jp-InputPrompt')].map(p => p.innerText)"
-    return any("*" in prompt for prompt in browser.execute_script(prompts))
+    return any({*prompt} & {*characters} for prompt in browser.execute_script(prompts))
 
 
 def kernel_is_idle(browser: Any) -> bool:
