@@ -92,14 +92,29 @@ def label(runs: Iterable[RunSpec | Row], hide: Collection[str] = ()) -> list[str
     Two labels are equal only if their runs differ in nothing but `hide`. A setting of a strategy
     is named for runs of this strategy; if several vary, for runs that change it. Rows without a
     strategy name it before what is not at its default. Left out is what follows from a field that
-    is not hidden. Of facts that are lists of items, those that not all have are named.
+    is not hidden. Of facts that are lists of items, those that not all have are named. What is off
+    by default is named only where nothing else is.
     """
     rows = [dict(run) for run in runs]
     names = varying(rows, hide)
     facts = {name: differing(row[name] for row in rows) for name in names if name not in _FIELDS}
     fields = [name for name in names if name not in facts]
+
+    def text(row: Row, names: Sequence[str]) -> str:
+        return joined(*_parts(row, names), _size(row, names, hide), *_facts(row, facts))
+
+    return [text(row, _without_off(row, fields)) or text(row, fields) for row in rows]
+
+
+def _without_off(row: Row, names: Sequence[str]) -> list[str]:
+    """Return the fields but those that say "no", by default; of a strategy's own, a single one."""
+    own = [name for name in names if owner(name) == row.get("strategy")]
     return [
-        joined(*_parts(row, fields), _size(row, fields, hide), *_facts(row, facts)) for row in rows
+        name
+        for name in names
+        if row[name] != _FIELDS[name].default
+        or not phrase(name, row[name]).startswith("no ")
+        or (owner(name) and len(own) > 1)
     ]
 
 

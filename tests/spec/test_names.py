@@ -44,6 +44,17 @@ def test_label_name_only_what_varies() -> None:
     assert label([]) == []
 
 
+def test_what_is_off_is_named_only_where_nothing_else_is() -> None:
+    plain = RunSpec(strategy="ddp", gpus_per_node=2)
+    compiled = plain.model_copy(update={"compile": True})
+    viewed = plain.model_copy(update={"ddp_bucket_view": True})
+    assert label([plain, compiled]) == ["no torch.compile", "torch.compile"]
+    assert label([plain, compiled, viewed, RunSpec()]) == [
+        "PyTorch-DDP, 2 ranks", "PyTorch-DDP, torch.compile, 2 ranks",
+        "PyTorch-DDP, bucket view, 2 ranks", "single process, 1 rank",
+    ]  # fmt: skip
+
+
 def test_threads_that_follow_from_the_ranks_are_not_told() -> None:
     several = [
         RunSpec(strategy="ddp", gpus_per_node=ranks, cpu_threads=4 // ranks) for ranks in (1, 2, 4)
