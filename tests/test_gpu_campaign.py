@@ -195,7 +195,7 @@ def test_a_short_campaign_leaves_time_to_compile() -> None:
 def test_a_dry_run_says_the_cost_and_does_nothing(tmp_path: Path) -> None:
     asked = ("--device", "cpu", "--dry-run", "--results", tmp_path / "results")
     text = output(sys.executable, "-m", "benchmarks.gpu", *asked)
-    assert re.search(r"^gpu_smoke +26 +0 ", text, re.MULTILINE)
+    assert re.search(r"^gpu_smoke +36 +0 ", text, re.MULTILINE)
     assert not (tmp_path / "results").exists()
 
 
@@ -219,7 +219,7 @@ def test_a_stopped_campaign_reports_what_is_complete(
     asked = Namespace(results=tmp_path, name="", parts=["checks", "gpu_smoke"], device="cpu")
     asked.minutes, asked.dry_run = 1, False
     assert campaign.campaign(asked) == STOPPED
-    assert "26 runs: 26 missing" in (tmp_path / "gpu" / "report.md").read_text()
+    assert "36 runs: 36 missing" in (tmp_path / "gpu" / "report.md").read_text()
 
 
 def on_site(folder: Path, *words: Any) -> str:
@@ -272,10 +272,10 @@ def test_the_whole_campaign_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
     file = tmp_path / "gpu" / campaign.FILE
     assert f"the file to send: {file}\n" in text
     done = publish_file(file, Tree(tmp_path / "fresh"))
-    assert {name: len(one.new) for name, one in done.items()} == {"gpu_smoke_cpu": 26}
+    assert {name: len(one.new) for name, one in done.items()} == {"gpu_smoke_cpu": 36}
     report = (tmp_path / "gpu" / "report.md").read_text()
     assert "WRONG" not in report
-    assert "26 runs: 26 completed" in report
+    assert "36 runs: 36 completed" in report
     assert "same weights under all strategies: 2 of 2 groups" in report
     for part in campaign.REHEARSED:
         assert f"## {part}" in report

@@ -39,7 +39,7 @@ from ddl_tools.scaling import emulated
 from ddl_tools.study import Study
 
 EXCEPTIONS = 9  # to a statement, named one by one
-HEADLINE = "laptop"  # the study whose figure the README begins with
+RATIOS = "laptop"  # the study whose ratios have a page
 PAGES = (
     README,
     *(RESULT_PAGES / f"{one}.md" for one in ("ratios", "statements", "related-papers")),
@@ -56,10 +56,10 @@ _SECOND = {  # counts of a `Confirmation`
 Row = tuple[str, str, str, str]
 # Of the README's table: question, study, figure, and how the sentence of its answer begins.
 _ROWS = (
+    ("How should one GPU train?", "recommend_resnet50_f89579", "comparison", "DALI (GPU)"),
+    ("Which loader feeds a GPU?", "one_gpu_loaders", "comparison", "Throughput by loader"),
     ("DDP, Horovod or DeepSpeed?", "laptop", "comparison", "Throughput by strategy"),
     ("DALI or the native loader?", "laptop", "comparison", "Throughput by loader"),
-    ("What does one GPU train?", "one_gpu", "comparison", "Throughput by settings"),
-    ("Which loader feeds a GPU?", "one_gpu_loaders", "comparison", "Throughput by loader"),
     ("What does sharding save?", "sharding", "memory_per_rank", "Least memory: "),
     ("What does a slow network cost?", "emulated_cluster", "efficiency_emulated", "Efficiency on"),
     ("What do large batches cost?", "accuracy_laptop", "accuracy_vs_batch_size", "Points of"),
@@ -73,7 +73,7 @@ def blocks(tree: Tree) -> markdown.Blocks:
 
 def texts(tree: Tree) -> dict[str, str]:
     """Return the text of each block of `PAGES` by its name."""
-    lines = ratios.sentences(_points(tree, HEADLINE)) or [
+    lines = ratios.sentences(_points(tree, RATIOS)) or [
         "no configurations have been interleaved yet"
     ]
     paper = read_paper()
@@ -182,7 +182,7 @@ def _answer(tree: Tree, question: str, study: str, figure: str, begins: str) -> 
     # The README says for all rows what two cores can show.
     about = captions.line(points.drop(columns="on_cpu", errors="ignore"))
     runs = read_table(tree.tables / f"{study}.csv")
-    if study != HEADLINE and not is_emulated(runs).any():  # the README describes these elsewhere
+    if not is_emulated(runs).any():  # the README describes these elsewhere
         about = f"{shared_settings(runs)}; {about}"
     return question, text, about, f"[figures](figures/{study}/README.md)"
 
