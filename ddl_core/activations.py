@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ddl_core.blocks import required_blocks
 from ddl_core.errors import SpecError
-
-_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def checkpoint_activations(network: nn.Module) -> None:
@@ -19,41 +18,8 @@ def checkpoint_activations(network: nn.Module) -> None:
 
     Names of weights stay as they are. `SpecError` if it has no blocks.
     """
-    found = list(blocks(network))
-    if not found:
-        raise SpecError(
-            f"activation_checkpointing: {type(network).__name__} has no blocks, as the parts of "
-            "nn.Sequential or nn.ModuleList; leave it out"
-        )
-    for block in found:
+    for block in required_blocks(network, "activation_checkpointing"):
         block.forward = partial(_recomputed, block, block.forward)  # type: ignore[method-assign]
-
-
-def blocks(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost parts of lists that have parts and weights; of a stage, its blocks.
-
-    A chain of layers is a block, unless it is the whole network.
-    """
-    for part in network.children():
-        if _is_block(part, isinstance(network, _LISTS)):
-            yield part
-        else:
-            yield from blocks(part)
-
-
-def _is_block(part: nn.Module, in_list: bool) -> bool:
-    if not [*part.children()] or not [*part.parameters()]:
-        return False
-    compound = [one for one in part.children() if [*one.children()]]
-    if isinstance(part, _LISTS):
-        return isinstance(part, nn.Sequential) and not compound
-    return in_list and not any(map(_has_stack, compound))
-
-
-def _has_stack(part: nn.Module) -> bool:
-    """Return whether a part is a list of several blocks of one kind, as a stage has."""
-    inner = [one for one in part.children() if [*one.children()]]
-    return isinstance(part, _LISTS) and len(inner) > 1 and len({type(one) for one in inner}) == 1
 
 
 def _recomputed(block: nn.Module, forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:

@@ -68,11 +68,6 @@ REFUSED: Refused = (
     ({"precise_bn": YES, "eval_every": [0]}, "nothing is evaluated", "set eval_every to 1 or more"),
     ({"precise_bn": YES, "work": ["load"]}, "nothing is evaluated", "leave it out"),
     ({"precise_bn": YES, "compile": YES}, "it would compile again", "use compile = false"),
-    (
-        {"activation_checkpointing": YES, "compile": YES},
-        "no test compares it",
-        "use one of them",
-    ),
     ({"activation_checkpointing": YES, "work": ["load"]}, "nothing is trained", "leave it out"),
     (
         {"nesterov": YES, "optimizer": ["lamb", "adamw"]},
@@ -96,7 +91,6 @@ REFUSED: Refused = (
         "use 'bf16' or 'fp32'",
     ),
     ({"strategy": FSDP, "channels_last": YES}, "it shards NCHW only", "use channels_last = false"),
-    ({"strategy": FSDP, "compile": YES}, "no test compares it", "use compile = false"),
     ({"strategy": FSDP, "optimizer": BY_LAYER}, _WHOLE_LAYERS, "use optimizer = 'sgd' or 'adamw'"),
     (
         {"deepspeed_zero_stage": SHARDED, "optimizer": BY_LAYER},

@@ -8,12 +8,16 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
+from ddl_core.blocks import required_blocks
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.timing import MARK, Clock, EnergyMeter, HostTimestamps, Phase, Seconds
 
 if TYPE_CHECKING:
     from ddl_core.strategies.base import Strategy
+
+VARIANTS = 8
+"""Compiled graphs of a block at most: in training, in evaluation, for smaller batches."""
 
 
 def configure(spec: RunSpec) -> None:
@@ -93,13 +97,24 @@ class CudaEvents(TorchTimestamps):
         torch.cuda.synchronize(self._device)
 
 
-def compile_network(network: nn.Module) -> None:
-    """Have `network` compiled in place when it is first called; a failure ends the run."""
+def compile_network(network: nn.Module, by_block: bool = False) -> None:
+    """Have `network` compiled in place when it is first called; a failure ends the run.
+
+    With `by_block`, only its blocks are, so that what goes on between them stays as it is.
+    """
     import torch._dynamo  # takes a second, which runs without it need not spend
 
-    torch._dynamo.config.suppress_errors = False
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    network.compile()
+    found = required_blocks(network, "compile") if by_block else [network]
+    config = torch._dynamo.config
+    config.suppress_errors = False
+    config.fail_on_recompile_limit_hit = True
+    # Blocks of one kind share code, and so a limit; those of one shape share what is compiled.
+    config.recompile_limit = max(config.recompile_limit, VARIANTS * len(found))
+    # Shapes differ between blocks, which says nothing about the next call of each.
+    dynamic = False if by_block else None
+    for one in found:
+        # Not `one.compile()`: it compiles nothing of a network of torch's own layers alone.
+        one.forward = torch.compile(one.forward, dynamic=dynamic)  # type: ignore[method-assign]
 
 
 def check_compiled() -> None:

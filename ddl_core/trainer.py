@@ -114,14 +114,16 @@ class Trainer:
         self.network_facts = inspect_network(network, spec)
         if spec.micro_batches_per_pass > 1:
             split_statistics(network, spec.micro_batches_per_pass)
+        if spec.compile:
+            # Weights are gathered, and activations computed again, between compiled blocks.
+            apart = self.strategy.is_sharded or spec.activation_checkpointing
+            compile_network(network, by_block=apart)
         if spec.activation_checkpointing:
             checkpoint_activations(network)
         network = network.to(self.strategy.device)
         if spec.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = make_optimizer(spec, network)
-        if spec.compile:
-            compile_network(network)
         seeded = weights_sha256(network)
         state = TrainState(spec, self.strategy, network, optimizer)
         self._initial_sha256 = weights_sha256(network, self.strategy)

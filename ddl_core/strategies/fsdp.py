@@ -3,7 +3,7 @@
 With `fsdp_shards`, groups of ranks keep one copy each (hybrid sharding, HSDP).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from ddl_core.blocks import LISTS, blocks
 from ddl_core.errors import SpecError
 from ddl_core.strategies.base import ProcessGroup
 
@@ -27,7 +28,6 @@ BF16 = MixedPrecisionPolicy(
 """Of weights gathered in single precision, autocast would make a copy that lives until backward."""
 
 _MATRICES = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
-_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 class FSDP(ProcessGroup):
@@ -46,9 +46,11 @@ class FSDP(ProcessGroup):
         shape, dimensions = (self.copies, shards), ("replicate", "shard")
         first = 0 if self.copies > 1 else 1
         mesh = init_device_mesh(self.device.type, shape[first:], mesh_dim_names=dimensions[first:])
-        parts = units(model)
+        # A weight that is gathered inside a compiled block would break it in two.
+        whole = list(blocks(model)) if self.spec.compile else []
+        parts = units(model, whole)
         self._units = len(parts)
-        half = self.spec.precision == "bf16"
+        half = self.spec.precision == "bf16" and not self.spec.compile
         cast = cast_by_autocast(model)
         if half and (kept := normalisations(model)):
             fully_shard(kept, mesh=mesh, reshard_after_forward=False)
@@ -110,16 +112,18 @@ class FSDP(ProcessGroup):
         return {**super().describe(), **own, **groups}
 
 
-def units(model: nn.Module) -> list[nn.Module]:
+def units(model: nn.Module, whole: Collection[nn.Module] = ()) -> list[nn.Module]:
     """Return the modules whose own weights are gathered together, the innermost first.
 
     The smallest ones that hold `UNIT` weights which no unit inside them has; `model` is the last.
+    None is inside a module of `whole`.
     Only parts of lists are taken, such as blocks: weights are gathered when a module is called, and
     other modules may be read without a call, as the projection inside torch's attention.
     """
     found: list[nn.Module] = []
     taken: set[nn.Parameter] = set()
-    parts = {part for one in model.modules() if isinstance(one, _LISTS) for part in one.children()}
+    parts = {part for one in model.modules() if isinstance(one, LISTS) for part in one.children()}
+    parts -= {part for one in whole for part in one.modules() if part is not one}
     for module in [*model.modules()][:0:-1]:  # parts come before what they are part of
         own = set(module.parameters()) - taken
         is_called = module in parts and not isinstance(module, nn.ModuleList | nn.ModuleDict)

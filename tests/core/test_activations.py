@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ddl_core.activations import blocks, checkpoint_activations
+from ddl_core.activations import checkpoint_activations
 from ddl_core.batch_norm import split_statistics
+from ddl_core.blocks import blocks
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.models import drawn

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import torch
@@ -28,20 +29,24 @@ def graphs(monkeypatch) -> Iterator[list[torch.fx.GraphModule]]:
         found.append(graph)
         return graph.forward
 
-    original = nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self: original(self, backend=keep))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep))
     torch._dynamo.reset()
     counters.clear()
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=False, suppress_errors=False):
+    config = torch._dynamo.config
+    changed = ("fail_on_recompile_limit_hit", "suppress_errors", "recompile_limit")
+    with config.patch({name: getattr(config, name) for name in changed}):
         yield found
     torch._dynamo.reset()
 
 
-def test_nothing_is_compiled_after_the_first_epoch(graphs, tmp_path, monkeypatch):
+# torch looks at the gradient of what a block gets, and hides that this warns.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("fields", [{}, {"activation_checkpointing": True}], ids=str)
+def test_nothing_is_compiled_after_the_first_epoch(graphs, tmp_path, monkeypatch, fields):
     few = {"image_size": 8, "local_batch_size": 3, "train_images": 54, "epochs": 3}
     few["eval_images"] = 5  # the last batch is smaller
     few["accumulation"] = 9  # more than the variants of one function that torch compiles
-    spec = RunSpec(**{**TINY, **few}, compile=True)
+    spec = RunSpec(**{**TINY, **few, **fields}, compile=True)
     record = RunRecord.plan("test", spec)
     record.attempts.append(Attempt(started_utc=record.created_utc))
     write_record(tmp_path, record)
@@ -52,6 +57,15 @@ def test_nothing_is_compiled_after_the_first_epoch(graphs, tmp_path, monkeypatch
     trained, evaluated, *later = after
     assert 0 < trained < evaluated
     assert later == [evaluated] * 4
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+def test_a_network_of_layers_of_torch_alone_is_compiled(graphs, by_block):
+    network = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Tanh()), nn.Tanh())
+    compile_network(network, by_block)
+    network(torch.ones(1, 2))
+    check_compiled()
+    assert len(graphs) == 1
 
 
 class Moody(nn.Module):

@@ -147,6 +147,8 @@ def code_of(spec: RunSpec) -> list[str]:
         ({"strategy": "deepspeed", "gpus_per_node": 2, "deepspeed_zero_stage": 2},
          ['"zero_optimization": {"stage": 2}']),
         ({"activation_checkpointing": True}, ["checkpoint(block, x, use_reentrant=False)"]),
+        ({"strategy": "fsdp", "gpus_per_node": 2, "compile": True},
+         ["block.forward = torch.compile(block.forward, dynamic=False)"]),
         ({"strategy": "horovod", "gpus_per_node": 4, "device": "cuda"},
          ["# start: horovodrun -np 4 python train.py"]),
         ({"device": "cuda", "precision": "bf16", "channels_last": True, "compile": True},

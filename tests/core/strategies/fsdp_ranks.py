@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -71,18 +72,20 @@ def undisturbed(group: FSDP, subject: TrainState, batches: Batches) -> dict:
             ).add(str(module.weight.dtype))
         )
         for one in subject.network.modules()
-        if hasattr(one, "weight")
+        if hasattr(one, "weight") and not group.spec.compile
     ]
     losses = train(subject, batches)
     for hook in hooks:
         hook.remove()
     with subject.evaluating():
         subject.evaluate_nothing(1)
+    breaks = list(counters["graph_break"]) if group.spec.compile else None
     parts = [one for one in subject.network.parameters() if isinstance(one, DTensor)]
     with Collectives() as gathers:
         group.full_state(subject.network, subject.optimizer)
     return {
         **result(subject, losses),
+        "breaks": breaks,
         "computed": {kind: sorted(types) for kind, types in computed.items()},
         "gathers": gathers.names,
         "communication": group.describe(),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ddl_core.checkpoint import load, save
+from ddl_core.device import check_compiled
 from ddl_core.registry import resolve
 from ddl_core.step import TrainState
 from ddl_core.strategies.base import Strategy
@@ -62,6 +63,8 @@ def main(cases: list[Fields], out: Path) -> None:
     for number, fields in enumerate(cases):
         done = {"undisturbed": own.undisturbed(group, *make(group, own, fields))}
         own.forget(group)
+        if fields.get("compile"):
+            check_compiled()
         done["resumed"] = resumed(group, own, fields, out / f"{number}.checkpoint")
         own.forget(group)
         torch.save(done, out / f"{number}.rank{group.rank}.pt")

@@ -46,6 +46,8 @@ SETTINGS: list[Fields] = [
     {"precision": "bf16", "accumulation": 2},
     {"decay_norm_bias": False},
     {"clip_grad_norm": 0.2, "precision": "bf16"},
+    {"compile": True, "accumulation": 2},
+    {"compile": True, "activation_checkpointing": True, "accumulation": 2},
 ]
 # Of DeepSpeed alone; the first three in every run.
 OF_DEEPSPEED: list[tuple[str, Fields]] = [
@@ -59,6 +61,7 @@ OF_DEEPSPEED: list[tuple[str, Fields]] = [
     ("zero0", {"precision": "fp16", "clip_grad_norm": 0.2}),
 ]
 OFTEN, OFTEN_OF_DEEPSPEED = 6, 3
+COMPILED = ("fsdp", SETTINGS[-1])  # in every run too
 # Repeated under other instruction sets: the rest is the same arithmetic, shared out differently.
 REPEATED = ["zero2-accumulation=2", "zero0-precision=bf16", "horovod"]
 
@@ -81,7 +84,7 @@ def marked(name: str, setting: Fields, often: bool) -> Any:
 
 CASES = [
     *(
-        marked(name, one, at < OFTEN)
+        marked(name, one, at < OFTEN or (name, one) == COMPILED)
         for name, fields in ALL.items()
         for at, one in enumerate(SETTINGS)
         if is_allowed({**fields, **one})
@@ -90,8 +93,10 @@ CASES = [
 ]
 
 
-def only(name: str) -> Any:
+def only(name: str, compiled: bool = True) -> Any:
+    """Return the cases of a strategy; without `compiled`, those that nothing compiles."""
     own = [case for case in CASES if case.values[0]["strategy"] == name]
+    own = [case for case in own if compiled or "compile" not in case.values[0]]
     return pytest.mark.parametrize("case", own)
 
 
@@ -242,7 +247,7 @@ def test_no_state_is_gathered_by_the_collective_that_crashed(trained) -> None:
     assert all(not rank["undisturbed"]["gathers"] for rank in trained)
 
 
-@of_fsdp
+@only("fsdp", compiled=False)  # a compiled block has no layers that could be watched
 def test_weights_are_gathered_as_they_are_computed_with(trained, case) -> None:
     """Autocast makes no copy of weights that come in its type, and takes normalisation in fp32."""
     half = case.get("precision") == "bf16"
@@ -251,6 +256,13 @@ def test_weights_are_gathered_as_they_are_computed_with(trained, case) -> None:
         assert computed["BatchNorm2d"] == ["torch.float32"]
         want = ["torch.bfloat16" if half else "torch.float32"]
         assert computed["Conv2d"] == computed["Linear"] == want
+
+
+@of_fsdp
+def test_no_weight_is_gathered_inside_a_compiled_block(trained, case) -> None:
+    """There the compiler would stop, and begin anew after it."""
+    want = [] if case.get("compile") else None
+    assert all(rank["undisturbed"]["breaks"] == want for rank in trained)
 
 
 @of_fsdp

@@ -12,6 +12,7 @@ from torch import nn
 
 from ddl_core.activations import checkpoint_activations
 from ddl_core.config import RunSpec
+from ddl_core.device import compile_network
 from ddl_core.loaders.base import Loader
 from ddl_core.loop import EpochLoop
 from ddl_core.optim import make_optimizer
@@ -79,6 +80,8 @@ def spec(strategy: str, **fields) -> RunSpec:
 
 def build(run: RunSpec, group, model: nn.Module) -> TrainState:
     """Make the subject; with fp16 its scale is one that no step of this network overflows."""
+    if run.compile:
+        compile_network(model, by_block=group.is_sharded or run.activation_checkpointing)
     if run.activation_checkpointing:
         checkpoint_activations(model)
     if run.channels_last:
@@ -122,8 +125,8 @@ def left(out: Path, number: int) -> list[dict]:
 
 
 def single(fields: Fields, **unfair: Any) -> dict:
-    """Train one process that accumulates what the ranks do."""
-    of_one = ("deepspeed_", "fsdp_", "strategy", "activation_checkpointing")
+    """Train one process that accumulates what the ranks do, and that nothing compiles."""
+    of_one = ("deepspeed_", "fsdp_", "strategy", "activation_checkpointing", "compile")
     shared = {k: v for k, v in fields.items() if not k.startswith(of_one)}
     accumulation = size(fields) * shared.pop("accumulation", 1)
     run = spec("single", accumulation=accumulation, **shared, **unfair)
