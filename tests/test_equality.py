@@ -6,7 +6,7 @@ they are spread. Strategies that are not installed are skipped, but must be ther
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,7 @@ from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.run import EpochRecord, RunRecord, read_epochs, read_record, write_record
 from tests import planted
-from tests.closeness import assert_far, assert_near, falls
+from tests.closeness import apart, assert_far, assert_near, falls
 from tests.launch.running import error_of
 from tests.pictures import write_pictures
 
@@ -385,6 +385,81 @@ def test_other_moments_and_another_norm_are_seen(run, setting, unfair):
     fields = {"strategy": "ddp", **SPREADS[OFTEN], **REST[setting], **unfair}
     want = run("single", accumulation=4, **REST[setting])
     assert_far(numbers(run(**fields)), numbers(want), STATE_TOLERANCE)
+
+
+# In short numbers: of what it fuses, the compiler rounds the last alone.
+FUSED: dict[str, Any] = {"compile": True, "precision": "bf16", "precise_bn": False}
+SHORT_TOLERANCE = 1e-3
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("shards", [None, 2])
+def test_compiled_blocks_under_fsdp_equal_those_of_one_process(run, shards):
+    """Recomputation makes one process compile blocks too."""
+    workers = 2 * (shards or 1)
+    fields = {"gpus_per_node": workers, "fsdp_shards": shards, **FUSED}
+    want = run("single", accumulation=workers, activation_checkpointing=True, **FUSED)
+    assert falls([row.loss for row in want.train])
+    assert_near(numbers(run("fsdp", **fields)), numbers(want), SHORT_TOLERANCE)
+    faster = run("fsdp", **fields, base_lr=1.01 * TINY["base_lr"])
+    assert_far(numbers(faster), numbers(want), SHORT_TOLERANCE)
+
+
+# A transformer, as transformers are trained: every update is clipped.
+VIT: dict[str, Any] = {
+    "model": "timm/test_vit",
+    "image_size": 32,
+    "optimizer": "adamw",
+    "base_lr": 0.0003,
+    "warmup_epochs": 0,
+    "clip_grad_norm": 0.2,
+}
+SPREAD = 10  # times what one other order of sums does: each rounds in its own way
+SHARDED: dict[str, dict[str, Any]] = {
+    **{name: {"strategy": name} for name in CONTESTANTS[:-1]},
+    **{
+        f"zero{stage}": {"strategy": "deepspeed", "deepspeed_zero_stage": stage}
+        for stage in (1, 2, 3)
+    },
+    "hsdp": {"strategy": "fsdp", "fsdp_shards": 2},
+}
+
+
+@with_lars
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        pytest.param(
+            name,
+            ranks,
+            marks=[pytest.mark.extended] * ((name, ranks) not in [("ddp", 2), ("hsdp", 4)]),
+        )
+        for name in SHARDED
+        for ranks in (2, 4)
+        if (name, ranks) != ("hsdp", 2)
+    ],
+)
+def test_a_transformer_differs_by_what_another_order_of_sums_does(run, name, ranks):
+    """Of its keys, biases have no gradient but rounding, which AdamW makes steps of full size."""
+    fields = {**VIT, **SHARDED[name], "gpus_per_node": ranks}
+    installed(fields["strategy"])
+    alone = run("single", accumulation=ranks, **VIT)
+    halves = {"local_batch_size": TINY["local_batch_size"] // 2, "base_lr": VIT["base_lr"] / 2}
+    again = run("single", accumulation=2 * ranks, **{**VIT, **halves, **TWENTY_STEPS[ranks]})
+    faster = run(**fields | {"base_lr": 1.01 * VIT["base_lr"]})
+    assert falls([row.loss for row in alone.train])
+    got, want, other, far = map(numbers, (run(**fields), alone, again, faster))
+    keys = {one for one in want if one.endswith("attn.qkv.bias")}
+    rest = want.keys() - keys
+    assert_near(part(other, rest), part(want, rest), STATE_TOLERANCE)
+    assert_near(part(got, rest), part(want, rest), STATE_TOLERANCE)
+    assert_far(part(far, rest), part(want, rest), STATE_TOLERANCE)
+    rounding = apart(part(other, keys), part(want, keys))
+    assert_near(part(got, keys), part(want, keys), SPREAD * rounding)
+
+
+def part(of: dict[str, torch.Tensor], names: Collection[str]) -> dict[str, torch.Tensor]:
+    return {name: of[name] for name in names}
 
 
 PLANTED = [
