@@ -39,6 +39,7 @@ except RuntimeError as error:
     import torchvision as torchvision
 
 IMAGES = 2  # of what is tried: some normalisations need more than one
+NO_MEMORY = "can't allocate memory"  # as torch's allocator of the CPU says it
 # One loss, without what they add to it in training; and the weights of their papers.
 _INCEPTION = {"aux_logits": False, "init_weights": True}
 
@@ -146,7 +147,8 @@ def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
 
     Returns ``parameters`` (numbers), ``forward_flop`` of one image (a multiply-add is two),
     ``input`` (channels, height, width) and ``source_sha256`` of the file of a network of your own.
-    `SpecError` if it has nothing to train, fails, or returns anything but logits.
+    `SpecError` if it has nothing to train, fails, or returns anything but logits; too little memory
+    is no fault of the network, and stays the error that it is.
     """
     parameters = list(network.parameters())
     if any(map(is_lazy, parameters)):
@@ -168,6 +170,8 @@ def inspect_network(network: nn.Module, spec: RunSpec) -> dict[str, Any]:
         try:
             found = trial(torch.zeros(IMAGES, *shape))
         except Exception as error:  # whatever a network of others raises
+            if isinstance(error, MemoryError) or NO_MEMORY in str(error):
+                raise
             said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             text = f"fails on images of shape {shape} (image_size = {spec.image_size}): {said}"
             raise _refused(spec, text) from error

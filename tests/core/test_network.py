@@ -14,6 +14,7 @@ from ddl_core.errors import NotInstalledError, SpecError
 from ddl_core.models import drawn, inspect_network
 from ddl_core.registry import known, require, resolve, title
 from ddl_tools.rank.weights import values
+from ddl_tools.records.failures import classify
 
 OWN = """
 from functools import partial
@@ -41,6 +42,14 @@ class OfText(nn.Module):
 
     def forward(self, words):
         return self.words(words)
+
+class Heavy(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(3072, classes)
+
+    def forward(self, images):
+        return self.head(images.flatten(1)) + torch.empty(2**50).sum()
 
 def forgotten(classes):
     normed(classes)
@@ -137,6 +146,13 @@ def test_what_the_loop_cannot_train_is_refused(model: str, fields: dict, match: 
     asked = spec(model, **fields)
     with pytest.raises(SpecError, match=match):
         inspect_network(drawn(asked), asked)
+
+
+def test_too_little_memory_is_no_fault_of_the_network() -> None:
+    asked = spec("ours:Heavy")
+    with pytest.raises(RuntimeError, match="allocate memory") as found:
+        inspect_network(drawn(asked), asked)
+    assert classify(type(found.value).__name__, str(found.value)) == "out_of_memory"
 
 
 @pytest.mark.parametrize(
