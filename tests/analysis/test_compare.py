@@ -133,6 +133,8 @@ def test_forecasts_keep_what_they_promise_in_9_of_10_published_ratios(
             monkeypatch.setattr(design, "runs_table", lambda _, known=known: known)
             monkeypatch.setattr(design, "windows_table", lambda *_: windows)
             found = spread(asked, tree)
+            if found is None:  # a search on a GPU: few starts, and no other study of such a device
+                continue
             for runs, epochs in ((published, windows), again)[source == "same" :]:
                 points = comparison.points(
                     runs[runs["study"] == name], epochs[epochs["study"] == name], asked

@@ -143,7 +143,7 @@ def test_long_names_leave_the_axes_a_third_of_the_width(tree: Tree, make_run: Ma
         figure = QUESTIONS["comparison"].draw(table := points(tree))
         assert not misplaced(figure)
     assert len(table) == 8
-    assert table["label"].str.len().min() > 70
+    assert table["label"].str.len().min() > 65
     assert rows(figure) == table["label"].tolist()
     (ax,) = figure.axes
     assert ax.get_position().width > 1 / 3
