@@ -20,7 +20,7 @@ import pandas as pd
 from benchmarks.interleaved import CLOCKS, RESULTS, estimate_of, interval, judged, shown
 from ddl_tools.analysis.estimates import middle
 from ddl_tools.analysis.figures import advice as figure_of_advice
-from ddl_tools.estimate import Estimate
+from ddl_tools.estimate import Estimate, three_digits
 from ddl_tools.markdown import Blocks, Markdown, page, table
 from ddl_tools.recommend.plan import Verdict
 from ddl_tools.records.paths import FIGURES
@@ -335,7 +335,7 @@ def memory(study: str) -> str:
     """Return the memory and the speed of each configuration of a study."""
     points = pd.read_csv(FIGURES / study / "memory_per_rank.csv")
     rows = [
-        [row["label"], f"{row['value']:.2f}", f"{row['state']:.2f}", f"{row['throughput']:.1f}"]
+        [row["label"], *(three_digits(row[name]) for name in ("value", "state", "throughput"))]
         for _, row in points[points["n"] > 0].iterrows()
     ]
     head = ["configuration", "peak of a rank (GiB)", "share of the state (GiB)", "images/s"]
@@ -358,6 +358,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "emulated": emulated,
     "memory": partial(memory, "sharding"),
     "memory_vit": partial(memory, "vit_laptop"),
+    "memory_vit_gpu": partial(memory, "vit_one_gpu"),
     "worlds": worlds,
     "choices": choices,
 }
