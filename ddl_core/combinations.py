@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ddl_core.errors import SpecError
-from ddl_core.registry import EXTENSIBLE, LOADERS, REGISTRIES, known, owner
+from ddl_core.registry import EXTENSIBLE, FRAMEWORKS, LOADERS, REGISTRIES, known, owner
 from ddl_core.retired import NAMES as RETIRED
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Settings that other frameworks do not have.
 TORCH_ONLY = (
-    *("work", "accumulation", "precision", "channels_last", "compile", "optimizer", "nesterov"),
+    *("work", "accumulation", "precision", "channels_last", "compile", "nesterov"),
     *("precise_bn", "profile_steps", "micro_batches_per_pass", "clip_grad_norm"),
     "activation_checkpointing",
 )
@@ -216,6 +216,13 @@ def _of_framework(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
                 f"{kind} {name!r} is not one of framework {run.framework!r}; choose one of: "
                 f"{', '.join(own)}; or framework {' or '.join(map(repr, entry.frameworks))}"
             )
+    trains_with = FRAMEWORKS[run.framework].optimizers
+    if run.optimizer not in trains_with:
+        others = [name for name, one in FRAMEWORKS.items() if run.optimizer in one.optimizers]
+        yield (
+            f"optimizer {run.optimizer!r} is not one of framework {run.framework!r}; choose one "
+            f"of: {', '.join(trains_with)}; or framework {' or '.join(map(repr, others))}"
+        )
     for name in TORCH_ONLY:
         if run.framework != "torch" and name in changed:
             yield (

@@ -31,18 +31,22 @@ class Entry:
     one_run_per_process: bool = False  # whether a second run in the same process fails
     extensions: tuple[str, ...] = ()  # of files that a loader reads; empty: those of images
     formats: tuple[str, ...] = ()  # of data that a loader reads; empty: all
+    optimizers: tuple[str, ...] = ("sgd",)  # with which a framework trains
     version: int = 1  # of a loader; runs of two versions are never compared
 
 
 # Each but torch has an environment of its own.
 FRAMEWORKS = {
-    "torch": Entry("ddl_core.trainer:Trainer", "PyTorch"),
+    "torch": Entry(
+        "ddl_core.trainer:Trainer", "PyTorch", optimizers=("sgd", "lars", "lamb", "adamw")
+    ),
     "tensorflow": Entry(
         "ddl_tools.frameworks.tensorflow:TensorFlow",
         "TensorFlow",
         packages=("tensorflow", "tensorflow-cpu"),
         variables=("TF_",),
         install=made("tensorflow"),
+        optimizers=("sgd", "adamw"),
     ),
     "keras": Entry(
         "ddl_tools.frameworks.keras:Keras",
@@ -51,6 +55,7 @@ FRAMEWORKS = {
         also=("jax", "jaxlib", "optax"),
         variables=("KERAS_", "JAX_", "XLA_"),
         install=made("keras"),
+        optimizers=("sgd", "adamw"),
     ),
     "mxnet": Entry(
         "ddl_tools.frameworks.mxnet:MXNet",
@@ -58,6 +63,7 @@ FRAMEWORKS = {
         packages=("mxnet",),
         variables=("MXNET_", "DMLC_", "PS_"),
         install=made("mxnet"),
+        optimizers=("sgd", "adamw"),
     ),
 }
 _ALL = tuple(FRAMEWORKS)

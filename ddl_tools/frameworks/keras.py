@@ -20,7 +20,7 @@ from ddl_core.config import RunSpec
 from ddl_core.system import INTERLEAVED
 from ddl_tools import gpus
 from ddl_tools.frameworks.keras_layers import Network
-from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
+from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu, rule_of
 from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.weights import NEW_SHARE, to_nchw, to_nhwc
 from ddl_tools.rank.meeting import PATIENCE_S
@@ -38,6 +38,9 @@ SETTINGS: dict[str, Any] = {
 HEARTBEAT_S = 86_400 if INTERLEAVED in os.environ else round(PATIENCE_S)
 RANKS = "ranks"  # the axis of the mesh: a device for each
 EACH, SAME = PartitionSpec(RANKS), PartitionSpec()
+
+# Optax' names of the moments in `State`: `momentum`, then `squares`.
+MOMENTS = {"sgd": ("trace",), "adamw": ("mu", "nu")}
 
 Arrays = list[Any]
 """Of JAX, in the order of the network's variables."""
@@ -61,7 +64,7 @@ class Keras:
         self._network = Network(spec, control.rank)
         # How many values each of a rank's own variables is a variance over; 0: it is none.
         self._counts = [one * spec.local_batch_size for one in self._network.pixels]
-        self._rule = _rule(spec)
+        self._rule, self._moments = _rule(spec), MOMENTS[spec.optimizer]
         self._compiled = self._compile(mesh)
         self._logits = jax.jit(self._evaluate)
         self._rate, self._updates = 0.0, 0
@@ -123,17 +126,20 @@ class Keras:
         return self._network.model.stateless_call(weights, statistics, images, training=False)[0]
 
     def load(self, state: State) -> None:
-        """Take over weights, statistics and momentum; random numbers go on by the updates."""
+        """Take over weights, statistics and moments; random numbers go on by the updates."""
         self._updates, of = state.updates, self._network
         weights = [to_nhwc(state.values[name]) for name in of.weights]
-        trace = [to_nhwc(state.momentum[name]) for name in of.weights if state.momentum]
         own = [
             state.values[name] if name else np.array([seed, state.updates], np.uint32)
             for name, seed in zip(of.own, of.seeds, strict=True)
         ]
         momenta = self._rule.init(weights)
-        if trace:
-            momenta = tree_set(momenta, trace=trace)
+        if state.momentum:
+            kept = zip(self._moments, (state.momentum, state.squares), strict=False)
+            by_name = {own: [to_nhwc(one[name]) for name in of.weights] for own, one in kept}
+            momenta = tree_set(momenta, **by_name)
+        if "nu" in self._moments:  # their biases are corrected by the number of updates
+            momenta = tree_set(momenta, count=np.int32(state.updates))
         # Copies: the step reuses what it is given.
         self._held = (
             [self._placed(one.copy(), self._same) for one in weights],
@@ -147,12 +153,15 @@ class Keras:
         weights, own, momenta = jax.tree.map(_part, self._held)
         values = dict(zip(of.weights, weights, strict=True))
         values |= {name: one[0] for name, one in zip(of.own, own, strict=True)}
-        trace = dict(zip(of.weights, tree_get(momenta, "trace"), strict=True))
-        return State(
-            {name: to_nchw(values[name]) for name in of.names},
-            {name: to_nchw(trace[name]) for name in of.names if name in trace and self._updates},
-            self._updates,
+        by_name = (
+            dict(zip(of.weights, tree_get(momenta, one), strict=True)) for one in self._moments
         )
+        first, *second = (
+            {name: to_nchw(one[name]) for name in of.names if name in one and self._updates}
+            for one in by_name
+        )
+        values = {name: to_nchw(values[name]) for name in of.names}
+        return State(values, first, self._updates, *second)
 
     def step(self, images: Floats, labels: npt.NDArray[np.int32], rate: float) -> None:
         """Do one update with the mean of all ranks' gradients; wait for nothing."""
@@ -176,9 +185,8 @@ class Keras:
         return np.array(self._logits(weights, own, images))
 
     def settings(self) -> dict[str, float]:
-        """Return ``lr``, ``momentum`` and ``weight_decay`` of the last update."""
-        spec = self._spec
-        return {"lr": self._rate, "momentum": spec.momentum, "weight_decay": spec.weight_decay}
+        """Return ``lr`` of the last update, and what the compiled step was made with."""
+        return {"lr": self._rate, **rule_of(self._spec)}
 
     def wait(self) -> None:
         """Wait until the device has done all that it was given."""
@@ -225,11 +233,13 @@ class Keras:
 
 
 def _rule(spec: RunSpec) -> optax.GradientTransformation:
-    """Return torch's SGD but for the rate: v = mu v + g + wd w."""
+    """Return torch's SGD or AdamW but for the rate: v = mu v + g + wd w, or the step plus wd w."""
     decays = None if spec.decay_norm_bias else _matrices
-    return optax.chain(
-        optax.add_decayed_weights(spec.weight_decay, decays), optax.trace(spec.momentum)
-    )
+    decay = optax.add_decayed_weights(spec.weight_decay, decays)
+    if spec.optimizer == "adamw":
+        adam = optax.scale_by_adam(spec.adam_beta1, spec.adam_beta2, spec.adam_eps)
+        return optax.chain(adam, decay)
+    return optax.chain(decay, optax.trace(spec.momentum))
 
 
 def _matrices(weights: Arrays) -> list[bool]:

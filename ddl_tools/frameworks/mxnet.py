@@ -1,5 +1,6 @@
 """MXNet 1.9: a network of symbols, updated by Gluon's Trainer."""
 
+import math
 import os
 from collections import deque
 from typing import Any
@@ -18,7 +19,7 @@ from ddl_core.config import RunSpec
 from ddl_core.schedules import derive_seed
 from ddl_tools.frameworks.mxnet_groups import GROUPS
 from ddl_tools.frameworks.networks import Window, network
-from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
+from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu, rule_of
 from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.weights import NEW_SHARE, biased, unbiased
 
@@ -45,7 +46,12 @@ class MXNet:
         self._trained = [one for one in self._parameters.values() if one.grad_req != "null"]
         for one in self._trained:  # scales, shifts and biases are vectors
             one.wd_mult = float(spec.decay_norm_bias or len(one.shape) > 1)
-        rule = mx.optimizer.SGD(momentum=spec.momentum, wd=spec.weight_decay)
+        self._adamw = spec.optimizer == "adamw"
+        rule = (
+            _AdamW(spec)
+            if self._adamw
+            else mx.optimizer.SGD(momentum=spec.momentum, wd=spec.weight_decay)
+        )
         self._trainer = gluon.Trainer(self._trained, rule, kvstore=None)
         self._group = GROUPS[spec.strategy](spec, control, self.device)
         self._rate, self._ratio, self._updates = 1.0, 1.0, 0
@@ -83,7 +89,7 @@ class MXNet:
         self._unbiased = {name: known[name + suffix] for name in self._counts}
 
     def load(self, state: State) -> None:
-        """Take over weights, statistics and momentum; all ranks load the same."""
+        """Take over weights, statistics and moments; all ranks load the same."""
         self._rate, self._updates, self._unbiased_at = 1.0, state.updates, -1
         for name, value in state.values.items():
             if name in self._counts:
@@ -93,20 +99,32 @@ class MXNet:
         updater.states.clear()
         for index, one in enumerate(self._trained):
             if one.name in state.momentum:
-                updater.states[index] = nd.array(-state.momentum[one.name], ctx=self._context)
+                updater.states[index] = self._moments(state, one.name)
                 updater.states_synced[index] = True
+
+    def _moments(self, state: State, name: str) -> Any:
+        """Return what the optimiser holds of a parameter; SGD's after a rate of 1."""
+        first = state.momentum[name]
+        if self._adamw:
+            return tuple(nd.array(one, ctx=self._context) for one in (first, state.squares[name]))
+        return nd.array(-first, ctx=self._context)
 
     def state(self) -> State:
         """Return this rank's; its statistics are its own."""
         values = {name: one.data().asnumpy() for name, one in self._parameters.items()}
         for name, count in self._counts.items():
             values[name] = unbiased(values[name], count, self._updates)
-        velocities = self._trainer._updaters[0].states
-        momentum = {
-            self._trained[index].name: velocity.asnumpy() / np.float32(-self._rate)
-            for index, velocity in velocities.items()
-            if velocity is not None
+        held = {
+            self._trained[index].name: one
+            for index, one in self._trainer._updaters[0].states.items()
+            if one is not None
         }
+        if self._adamw:
+            momentum, squares = (
+                {name: one[part].asnumpy() for name, one in held.items()} for part in (0, 1)
+            )
+            return State(values, momentum, self._updates, squares)
+        momentum = {name: one.asnumpy() / np.float32(-self._rate) for name, one in held.items()}
         return State(values, momentum, self._updates)
 
     def step(self, images: Floats, labels: npt.NDArray[np.int32], rate: float) -> None:
@@ -119,7 +137,10 @@ class MXNet:
             mx.random.seed(derive_seed("dropout", *drawn_for) % 2**31)
         self._rate, self._ratio = rate, rate / self._rate
         self._trainer.set_learning_rate(rate)
-        self._trainer.optimizer.momentum = self._spec.momentum * self._ratio
+        if self._adamw:
+            self._trainer.optimizer.updates = self._updates + 1
+        else:
+            self._trainer.optimizer.momentum = self._spec.momentum * self._ratio
         with autograd.record():
             loss = self._network(*map(self._sent, (images, labels)))
         loss.backward()
@@ -150,10 +171,13 @@ class MXNet:
         return self._predictor(self._sent(images)).asnumpy()
 
     def settings(self) -> dict[str, float]:
-        """Return ``lr``, ``momentum`` and ``weight_decay`` of the last update, as torch counts."""
+        """Return ``lr`` and the settings of the rule at the last update, as torch counts."""
         optimizer = self._trainer.optimizer
+        used = {"lr": optimizer.learning_rate, "weight_decay": optimizer.wd}
+        if self._adamw:
+            return used | optimizer.moments
         momentum = round(optimizer.momentum / self._ratio, 12)  # as it was before the product
-        return {"lr": optimizer.learning_rate, "momentum": momentum, "weight_decay": optimizer.wd}
+        return used | {"momentum": momentum}
 
     def wait(self) -> None:
         """Wait until all that was asked for is done."""
@@ -179,6 +203,49 @@ class MXNet:
     def close(self) -> None:
         """Leave the group; end what was started."""
         self._group.close()
+
+
+class _AdamW(mx.optimizer.Optimizer):
+    """Torch's AdamW by MXNet's operator, which leaves the correction of the biases to its caller.
+
+    It adds its epsilon to a root that has its bias still, torch to the corrected.
+
+    Attributes
+    ----------
+    updates : int
+        The number of the next update, from 1.
+    moments : dict
+        The run's fields beside rate and decay.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(wd=spec.weight_decay)
+        self.updates = 1
+        self.moments = {
+            name: value for name, value in rule_of(spec).items() if name.startswith("adam_")
+        }
+
+    def create_state(self, index: int, weight: nd.NDArray) -> tuple[nd.NDArray, nd.NDArray]:
+        """Return the two moments of a parameter before its first update."""
+        return nd.zeros_like(weight), nd.zeros_like(weight)
+
+    def update(self, index: int, weight: nd.NDArray, grad: nd.NDArray, state: Any) -> None:
+        """Replace a weight and its moments."""
+        beta1, beta2, eps = self.moments.values()
+        root = math.sqrt(1 - beta2**self.updates)
+        nd.contrib.adamw_update(
+            weight,
+            grad,
+            *state,
+            out=weight,
+            rescale_grad=self.rescale_grad,
+            eta=self._get_lr(index),
+            lr=root / (1 - beta1**self.updates),
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=eps * root,
+            wd=self._get_wd(index),
+        )
 
 
 class _Operations:

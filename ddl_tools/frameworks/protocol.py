@@ -5,12 +5,24 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_tools import gpus
 from ddl_tools.frameworks.weights import Floats as Floats
 from ddl_tools.frameworks.weights import State as State
 
 Layout = Literal["NCHW", "NHWC"]
+
+# Fields with which an optimiser makes its update, beside the rate.
+RULES = {
+    "sgd": ("momentum", "weight_decay"),
+    "adamw": ("adam_beta1", "adam_beta2", "adam_eps", "weight_decay"),
+}
+
+
+def rule_of(spec: RunSpec) -> dict[str, float]:
+    """Return the fields of a run with which its optimiser makes an update, beside the rate."""
+    return {name: getattr(spec, name) for name in RULES[spec.optimizer]}
 
 
 def own_gpu(device: str, framework: str, found: int, local_rank: int) -> int | None:
@@ -51,7 +63,7 @@ class Framework(Protocol):
     """``"cpu"`` or ``"cuda"``."""
 
     def load(self, state: State) -> None:
-        """Take over weights, statistics and momentum; all ranks load the same."""
+        """Take over weights, statistics and moments; all ranks load the same."""
 
     def state(self) -> State:
         """Return this rank's; its statistics are its own."""
@@ -78,7 +90,7 @@ class Framework(Protocol):
         """
 
     def settings(self) -> dict[str, float]:
-        """Return ``lr``, ``momentum`` and ``weight_decay`` as the last update has used them."""
+        """Return ``lr`` and the fields of `rule_of` as the last update has used them."""
 
     def wait(self) -> None:
         """Wait until the device has done all that it was given."""

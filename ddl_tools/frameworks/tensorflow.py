@@ -10,7 +10,7 @@ import tensorflow as tf
 from ddl_core.config import RunSpec
 from ddl_core.schedules import derive_seed
 from ddl_tools.frameworks.networks import Window, network
-from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu
+from ddl_tools.frameworks.protocol import Floats, Layout, State, own_gpu, rule_of
 from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.tensorflow_groups import GROUPS
 from ddl_tools.frameworks.weights import NEW_SHARE, is_statistic, to_nchw, to_nhwc
@@ -36,40 +36,49 @@ class TensorFlow:
         self._group = GROUPS[spec.strategy](spec, control, self.device)
         self._values: Variables = {}
         self._momentum: Variables = {}
+        self._squares: Variables = {}
         self._updates = tf.Variable(0, dtype=tf.int64)
         self._losses = tf.Variable(0.0, dtype=tf.float64)
-        # Rate, momentum and decay: an update reads them here.
-        self._used = tf.Variable([0.0, spec.momentum, spec.weight_decay], dtype=tf.float32)
+        # The rate and the settings of the rule: an update reads them here.
+        self._used = tf.Variable([0.0, *rule_of(spec).values()], dtype=tf.float32)
+        self._update = self._adamw if spec.optimizer == "adamw" else self._sgd
         self._step = tf.function(self._train, autograph=False)
         self._logits = tf.function(
             lambda images: self._network(images, training=False), autograph=False
         )
 
     def load(self, state: State) -> None:
-        """Take over weights, statistics and momentum; the first call makes the variables."""
+        """Take over weights, statistics and moments; the first call makes the variables."""
         if not self._values:
             self._values = {n: tf.Variable(to_nhwc(one)) for n, one in state.values.items()}
-            self._momentum = {
-                name: tf.Variable(tf.zeros_like(one))
-                for name, one in self._values.items()
-                if not is_statistic(name)
-            }
+            self._momentum = self._zeros()
+            self._squares = self._zeros() if self._spec.optimizer == "adamw" else {}
         for name, variable in self._values.items():
             variable.assign(to_nhwc(state.values[name]))
-        for name, variable in self._momentum.items():
-            kept = state.momentum.get(name)
-            variable.assign(tf.zeros_like(variable) if kept is None else to_nhwc(kept))
+        for moments, given in ((self._momentum, state.momentum), (self._squares, state.squares)):
+            for name, variable in moments.items():
+                kept = given.get(name)
+                variable.assign(tf.zeros_like(variable) if kept is None else to_nhwc(kept))
         self._updates.assign(state.updates)
+
+    def _zeros(self) -> Variables:
+        """Return a new variable for each parameter."""
+        return {
+            name: tf.Variable(tf.zeros_like(one))
+            for name, one in self._values.items()
+            if not is_statistic(name)
+        }
 
     def state(self) -> State:
         """Return this rank's; its statistics are its own."""
         updates = int(self._updates)
-        momentum = self._momentum if updates else {}
-        return State(
-            {name: to_nchw(one.numpy()) for name, one in self._values.items()},
-            {name: to_nchw(one.numpy()) for name, one in momentum.items()},
-            updates,
+        values, momentum, squares = (
+            {name: to_nchw(one.numpy()) for name, one in variables.items()}
+            for variables in (self._values, self._momentum, self._squares)
         )
+        if not updates:
+            return State(values)
+        return State(values, momentum, updates, squares)
 
     def step(self, images: Floats, labels: npt.NDArray[np.int32], rate: float) -> None:
         """Do forward, backward, mean over ranks and one update."""
@@ -87,8 +96,8 @@ class TensorFlow:
 
     def settings(self) -> dict[str, float]:
         """Return what the last update has read."""
-        rate, momentum, decay = self._used.numpy().tolist()
-        return {"lr": rate, "momentum": momentum, "weight_decay": decay}
+        names = ("lr", *rule_of(self._spec))
+        return dict(zip(names, self._used.numpy().tolist(), strict=True))
 
     def wait(self) -> None:
         """Wait until the device has done all that it was given."""
@@ -128,16 +137,49 @@ class TensorFlow:
             loss = _smoothed(self._network(images, training=True), labels, self._spec)
         own = tape.gradient(loss, list(weights.values()))
         gradients = self._group.all_reduce_mean(own)
+        self._update(dict(zip(weights, gradients, strict=True)))
+        self._losses.assign_add(tf.cast(loss, tf.float64))
+
+    def _sgd(self, gradients: dict[str, Tensor]) -> None:
+        """Update in place, as torch's SGD does: v = mu v + g + wd w, then w = w - rate v."""
         rate, mu, decay = tf.unstack(self._used)
-        for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
-            # In place, as torch's SGD does: v = mu v + g + wd w, then w = w - rate v.
-            if self._spec.decay_norm_bias or weight.shape.rank > 1:
+        for name, gradient in gradients.items():
+            weight = self._values[name]
+            if self._decays(weight):
                 gradient += decay * weight
             accumulated = self._momentum[name].handle
             tf.raw_ops.ResourceApplyMomentum(
                 var=weight.handle, accum=accumulated, lr=rate, grad=gradient, momentum=mu
             )
-        self._losses.assign_add(tf.cast(loss, tf.float64))
+
+    def _adamw(self, gradients: dict[str, Tensor]) -> None:
+        """Update in place, as torch's AdamW does: w = w - rate wd w, then Adam's step.
+
+        The operation adds its epsilon to a root that has its bias still, torch to the corrected.
+        """
+        rate, beta1, beta2, eps, decay = tf.unstack(self._used)
+        updates = tf.cast(self._updates + 1, tf.float64)
+        left1, left2 = (tf.cast(beta, tf.float64) ** updates for beta in (beta1, beta2))
+        root = tf.cast(tf.sqrt(1 - left2), tf.float32)
+        for name, gradient in gradients.items():
+            weight = self._values[name]
+            if self._decays(weight):
+                weight.assign_sub(rate * decay * weight)
+            tf.raw_ops.ResourceApplyAdam(
+                var=weight.handle,
+                m=self._momentum[name].handle,
+                v=self._squares[name].handle,
+                beta1_power=0.0,
+                beta2_power=0.0,
+                lr=rate * root / tf.cast(1 - left1, tf.float32),
+                beta1=beta1,
+                beta2=beta2,
+                epsilon=eps * root,
+                grad=gradient,
+            )
+
+    def _decays(self, weight: Any) -> bool:
+        return self._spec.decay_norm_bias or weight.shape.rank > 1
 
     def _network(self, images: Tensor, training: bool) -> Tensor:
         seed = tf.stack([self._seed, self._updates]) if training else None

@@ -25,7 +25,7 @@ from ddl_core.strategies import Group
 from ddl_core.timing import Clock, EnergyMeter, EpochTiming, HostTimestamps
 from ddl_tools.frameworks import weights
 from ddl_tools.frameworks.batches import NativeArrays, SyntheticArrays
-from ddl_tools.frameworks.protocol import Framework
+from ddl_tools.frameworks.protocol import Framework, rule_of
 from ddl_tools.frameworks.rendezvous import ControlGroup
 from ddl_tools.frameworks.weights import Floats, State, is_statistic
 from ddl_tools.rank.weights import state_sha256
@@ -270,7 +270,7 @@ def check_settings(spec: RunSpec, used: dict[str, float], rate: float) -> None:
 
     `FairnessError` if it is not what the run asks for.
     """
-    wanted = {"lr": rate, "momentum": spec.momentum, "weight_decay": spec.weight_decay}
+    wanted = {"lr": rate, **rule_of(spec)}
     for name, value in wanted.items():
         if not math.isclose(used[name], value, rel_tol=SINGLE):
             raise broken(

@@ -1,4 +1,4 @@
-"""Weights, statistics and momenta in torch's names and layouts, and their npz file.
+"""Weights, statistics and moments in torch's names and layouts, and their npz file.
 
 The file of initial weights, drawn in the environment of torch, is read in those of all frameworks,
 and checkpoints of two frameworks can be compared.
@@ -19,7 +19,7 @@ from ddl_core.files import cannot_write, replacing
 
 Floats = npt.NDArray[np.float32]
 
-VALUES, MOMENTUM = "values/", "momentum/"  # beginnings of names in the file
+VALUES, MOMENTUM, SQUARES = "values/", "momentum/", "squares/"  # beginnings of names in the file
 NEW_SHARE = 0.1  # of a batch's statistics in the running ones: torch's momentum of BatchNorm
 
 
@@ -33,15 +33,18 @@ class State:
         Parameters and running statistics by the names of torch's ``state_dict``, without its
         counters of batches. Running variances are unbiased, as torch's are.
     momentum
-        Torch's momentum buffer of each parameter, v of v = mu v + g + wd w; empty before the first
-        update.
+        Torch's momentum buffer of each parameter, v of v = mu v + g + wd w, or AdamW's first
+        moment; empty before the first update.
     updates
-        Updates so far: a framework that keeps biased variances needs their number.
+        Updates so far: AdamW and a framework that keeps biased variances need their number.
+    squares
+        AdamW's second moment of each parameter; empty for other optimisers.
     """
 
     values: dict[str, Floats]
     momentum: dict[str, Floats] = field(default_factory=dict)
     updates: int = 0
+    squares: dict[str, Floats] = field(default_factory=dict)
 
 
 def save(path: Path, run_id: str, state: State, epochs_done: int = 0) -> None:
@@ -55,6 +58,7 @@ def save(path: Path, run_id: str, state: State, epochs_done: int = 0) -> None:
         "updates": np.array(state.updates),
         **{VALUES + name: array for name, array in state.values.items()},
         **{MOMENTUM + name: array for name, array in state.momentum.items()},
+        **{SQUARES + name: array for name, array in state.squares.items()},
     }
     try:
         with replacing(path) as file:
@@ -72,7 +76,8 @@ def load(path: Path, run_id: str) -> tuple[State, int]:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             content = {name: file[name] for name in file.files}  # compared with its checksums
         found, epochs_done = str(content["run_id"]), int(content["epochs_done"])
-        state = State(_of(content, VALUES), _of(content, MOMENTUM), updates=int(content["updates"]))
+        values, momentum, squares = (_of(content, kind) for kind in (VALUES, MOMENTUM, SQUARES))
+        state = State(values, momentum, int(content["updates"]), squares)
     except Exception as error:
         raise RecordError(
             f"cannot read {path} ({error}); delete it, if it is there, to start the run again"

@@ -52,6 +52,16 @@ COMMON: dict[str, Any] = {
 }
 STEPS = 10  # of each of two epochs
 
+# The gradient of the first shift is rounding alone: a smaller eps would make steps of it.
+ADAMW: dict[str, Any] = {
+    "optimizer": "adamw",
+    "base_lr": 0.005,
+    "adam_beta1": 0.8,
+    "adam_beta2": 0.95,
+    "adam_eps": 0.01,
+}
+MOMENTS = {"sgd": ["momentum_buffer"], "adamw": ["exp_avg", "exp_avg_sq"]}
+
 
 def tiny(classes: int) -> nn.Module:
     """Return the network of that name in `driver.py`, without its dropout."""
@@ -136,11 +146,14 @@ class Training:
         network.eval()
         with torch.inference_mode():
             logits = [network(torch.from_numpy(images)).numpy() for images in self.images[0]]
-        momentum = {
-            name: subject.optimizer.state[parameter]["momentum_buffer"].numpy().copy()
-            for name, parameter in network.named_parameters()
-        }
-        state = State(_floats(network), momentum, spec.epochs * self.steps)
+        moments = (
+            {
+                name: subject.optimizer.state[parameter][of_torch].numpy().copy()
+                for name, parameter in network.named_parameters()
+            }
+            for of_torch in MOMENTS[spec.optimizer]
+        )
+        state = State(_floats(network), next(moments), spec.epochs * self.steps, *moments)
         return Result(state, [one.loss or 0.0 for one in outcomes], np.stack(logits), [], [])
 
     def run(
@@ -267,8 +280,9 @@ def _left(folder: Path, ranks: int, epoch: int) -> Result:
 
 
 def numbers(state: State) -> dict[str, np.ndarray]:
-    """Return weights, running statistics and momenta by name."""
-    return state.values | {f"momentum {name}": one for name, one in state.momentum.items()}
+    """Return weights, running statistics and moments by name."""
+    momentum = {f"momentum {name}": one for name, one in state.momentum.items()}
+    return state.values | momentum | {f"squares {name}": one for name, one in state.squares.items()}
 
 
 def distance(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> float:

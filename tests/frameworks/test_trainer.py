@@ -51,6 +51,16 @@ def test_another_rate_or_rule_ends_the_run(wrong):
         trainer.check_settings(SPEC, USED | wrong, 0.1)
 
 
+@pytest.mark.parametrize("wrong", [{"adam_beta1": 0.8}, {"adam_beta2": 0.99}, {"adam_eps": 1e-7}])
+def test_another_setting_of_adamw_ends_the_run(wrong):
+    spec = SPEC.model_copy(update={"optimizer": "adamw"})
+    used = {"lr": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_eps": 1e-8}
+    used["weight_decay"] = 1e-4
+    trainer.check_settings(spec, used, 0.1)
+    with pytest.raises(FairnessError, match=f"{next(iter(wrong))} = "):
+        trainer.check_settings(spec, used | wrong, 0.1)
+
+
 def test_threads_of_its_own_end_the_run():
     spec = SPEC.model_copy(update={"loader_workers": 2})
     trainer.check_cores(spec, cpu_s=4.3, wall_s=1.0)

@@ -3,11 +3,13 @@
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.frameworks.equality import (
+    ADAMW,
     RTOL,
     STEPS,
     Result,
@@ -31,6 +33,9 @@ CARRIES = {
     ("mxnet", "horovod"): "gloo",
 }
 OWN = [pair for pair in CARRIES if pair[1] != "horovod"]
+# How its update is made does not depend on what carries the gradients.
+BY_ADAMW = [(*pair, "adamw") for pair in (*ALONE, *OWN)]
+RULES: dict[str, dict[str, Any]] = {"sgd": {}, "adamw": ADAMW}
 DEEP = {
     "alexnet": {"image_size": 224},
     "googlenet": {"image_size": 112},  # a window of each pooling begins at the edge
@@ -42,13 +47,20 @@ def _installed(framework: str, strategy: str) -> None:
     interpreter(framework, strategy)
 
 
-@pytest.mark.parametrize(("framework", "strategy"), [*ALONE, *CARRIES])
-def test_twenty_steps_equal_those_of_torch(trained, tmp_path, framework, strategy) -> None:
-    want = trained() if strategy != "single" else trained(1, decay_norm_bias=False)
+@pytest.mark.parametrize(
+    ("framework", "strategy", "optimizer"),
+    [*((*pair, "sgd") for pair in (*ALONE, *CARRIES)), *BY_ADAMW],
+)
+def test_twenty_steps_equal_those_of_torch(
+    trained, tmp_path, framework, strategy, optimizer
+) -> None:
+    alone, rule = strategy == "single", RULES[optimizer]
+    want = trained(1, decay_norm_bias=False, **rule) if alone else trained(**rule)
     got = want.run(tmp_path, framework, strategy)
     assert_equal(got, want.torch)
     assert got.state.updates == want.torch.state.updates
-    settings = {"lr": want.rates[-1], "momentum": 0.9, "weight_decay": 0.01}
+    settings = {"lr": want.rates[-1], "weight_decay": 0.01}
+    settings |= {name: rule[name] for name in rule if "adam_" in name} or {"momentum": 0.9}
     for one in got.facts:
         assert one["settings"] == pytest.approx(settings)
         assert (one["device"], one["synchronous"]) == ("cpu", framework == "tensorflow")
@@ -74,10 +86,15 @@ def check_cores(got: Result) -> None:
         assert len(set.union(*own)) == len(own)
 
 
-@pytest.mark.parametrize(("framework", "strategy"), OWN)
-def test_a_resumed_training_equals_one_that_went_on(trained, tmp_path, framework, strategy) -> None:
+@pytest.mark.parametrize(
+    ("framework", "strategy", "optimizer"),
+    [*((*pair, "sgd") for pair in OWN), *((*pair, "adamw") for pair in ALONE)],
+)
+def test_a_resumed_training_equals_one_that_went_on(
+    trained, tmp_path, framework, strategy, optimizer
+) -> None:
     """Also in the random numbers of its dropouts."""
-    want = trained()
+    want = trained(1 if strategy == "single" else 2, **RULES[optimizer])
 
     def run(epochs: list[int], **fields) -> Result:
         folder = tmp_path / str(epochs)

@@ -18,15 +18,19 @@ def state(seed: int = 0) -> State:
     rng = np.random.default_rng(seed)
     weight, bias = rng.standard_normal((3, 2), "f"), rng.standard_normal(3, "f")
     values = {"fc.weight": weight, "fc.bias": bias}
-    return State(values, {name: 2 * array for name, array in values.items()}, updates=7)
+    momentum, squares = (
+        {name: factor * array for name, array in values.items()} for factor in (2, 3)
+    )
+    return State(values, momentum, updates=7, squares=squares)
 
 
-def test_values_momentum_and_counts_come_back_in_their_order(tmp_path):
+def test_values_moments_and_counts_come_back_in_their_order(tmp_path):
     path, want = tmp_path / "checkpoint.npz", state()
     save(path, RUN, want, epochs_done=3)
     found, epochs_done = load(path, RUN)
     assert (epochs_done, found.updates) == (3, 7)
-    for old, new in ((want.values, found.values), (want.momentum, found.momentum)):
+    for part in ("values", "momentum", "squares"):
+        old, new = getattr(want, part), getattr(found, part)
         assert list(old) == list(new)
         for name, array in old.items():
             assert new[name].dtype == np.float32

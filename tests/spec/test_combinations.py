@@ -64,12 +64,20 @@ def test_ranks_may_form_equal_groups_on_equally_many_nodes(nodes, ranks, shards)
 
 @pytest.mark.parametrize(
     "fields",
-    [{"optimizer": "adamw"}, {"clip_grad_norm": 1.0}, {"activation_checkpointing": True}],
+    [{"clip_grad_norm": 1.0}, {"activation_checkpointing": True}],
 )
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "torch"])
 def test_other_frameworks_refuse_what_torch_alone_has(framework, fields) -> None:
     with pytest.raises(SpecError, match=rf"{next(iter(fields))} = .* of framework 'torch' alone"):
         RunSpec.parse({"framework": framework, **fields})
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "torch"])
+def test_other_frameworks_train_with_adamw_and_no_optimiser_of_timm(framework) -> None:
+    RunSpec.parse({"framework": framework, "optimizer": "adamw", "adam_beta2": 0.95})
+    for optimizer in ("lars", "lamb"):
+        with pytest.raises(SpecError, match=f"{optimizer}.*choose one of: sgd, adamw; or .*torch"):
+            RunSpec.parse({"framework": framework, "optimizer": optimizer})
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
