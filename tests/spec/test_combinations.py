@@ -5,7 +5,7 @@ import pytest
 from ddl_core.combinations import check
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.registry import FRAMEWORKS
+from ddl_core.registry import FRAMEWORKS, Entry
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.study import Study
@@ -78,6 +78,13 @@ def test_other_frameworks_train_with_adamw_and_no_optimiser_of_timm(framework) -
     for optimizer in ("lars", "lamb"):
         with pytest.raises(SpecError, match=f"{optimizer}.*choose one of: sgd, adamw; or .*torch"):
             RunSpec.parse({"framework": framework, "optimizer": optimizer})
+
+
+def test_a_new_framework_trains_with_sgd_until_it_declares_more(monkeypatch) -> None:
+    monkeypatch.setitem(FRAMEWORKS, "keras", Entry("ddl_tools.frameworks.plain:Plain"))
+    RunSpec.parse({"framework": "keras", "optimizer": "sgd"})
+    with pytest.raises(SpecError, match=r"'adamw'.*choose one of: sgd; or .*'tensorflow'"):
+        RunSpec.parse({"framework": "keras", "optimizer": "adamw"})
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
