@@ -11,7 +11,10 @@ import yaml
 from PIL import Image
 
 from ddl_tools.cli import main
-from ddl_tools.records.paths import PROJECT, README
+from ddl_tools.launch.study import find_study
+from ddl_tools.records import agreement
+from ddl_tools.records.ledger import ledger
+from ddl_tools.records.paths import PROJECT, README, committed
 from tests import pages
 
 PAGES = sorted(
@@ -126,3 +129,10 @@ def test_the_sample_study_runs_to_a_ratio(tmp_path: Path) -> None:
     assert "6 completed" in ran
     assert re.search(r"DALI \(CPU\).*: \d\.\d\d \[", compared)
     assert (tmp_path / "results" / "figures" / "my_study" / "comparison.png").is_file()
+
+
+@pytest.mark.parametrize("page", [README, PROJECT / "docs" / "tutorials" / "first-run.md"])
+def test_a_page_says_how_many_groups_hold_the_same_weights(page: Path) -> None:
+    lines = agreement.statements(ledger(find_study("laptop"), committed()))
+    (said,) = re.findall(r"`(same weights .* groups)`", page.read_text(encoding="utf-8"))
+    assert said in lines
