@@ -212,23 +212,27 @@ def _of_framework(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
             own = [
                 one for one, other in REGISTRIES[kind].items() if run.framework in other.frameworks
             ]
-            yield (
-                f"{kind} {name!r} is not one of framework {run.framework!r}; choose one of: "
-                f"{', '.join(own)}; or framework {' or '.join(map(repr, entry.frameworks))}"
-            )
+            yield _elsewhere(kind, name, run.framework, own, entry.frameworks)
     trains_with = FRAMEWORKS[run.framework].optimizers
     if run.optimizer not in trains_with:
         others = [name for name, one in FRAMEWORKS.items() if run.optimizer in one.optimizers]
-        yield (
-            f"optimizer {run.optimizer!r} is not one of framework {run.framework!r}; choose one "
-            f"of: {', '.join(trains_with)}; or framework {' or '.join(map(repr, others))}"
-        )
+        yield _elsewhere("optimizer", run.optimizer, run.framework, trains_with, others)
     for name in TORCH_ONLY:
         if run.framework != "torch" and name in changed:
             yield (
                 f"{name} = {shown(changed[name])} is of framework 'torch' alone, but framework = "
                 f"{run.framework!r}; leave it out"
             )
+
+
+def _elsewhere(
+    field: str, name: str, framework: str, own: Collection[str], others: Collection[str]
+) -> str:
+    """Return that a framework lacks a name, which names it has, and which frameworks have it."""
+    return (
+        f"{field} {name!r} is not one of framework {framework!r}; choose one of: "
+        f"{', '.join(own)}; or framework {' or '.join(map(repr, others))}"
+    )
 
 
 def shown(value: object) -> str:
