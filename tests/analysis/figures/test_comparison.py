@@ -136,14 +136,14 @@ def test_long_names_leave_the_axes_a_third_of_the_width(tree: Tree, make_run: Ma
     for number, (loader, threads, workers) in enumerate(choices):
         for repeat, factor in enumerate(SPREAD):
             about = {"loader": loader, "cpu_threads": threads, "loader_workers": 1000 + workers}
-            more = {"channels_last": bool(number % 2), "ddp_first_bucket_mb": 1.0 + number % 2}
+            more = {"channels_last": bool(number % 2), "ddp_first_bucket_mb": 1.0625 + number % 2}
             make_run((20 + number) * factor, repeat=repeat, **about, **more, **DDP)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of matplotlib: a layout without room
         figure = QUESTIONS["comparison"].draw(table := points(tree))
         assert not misplaced(figure)
     assert len(table) == 8
-    assert table["label"].str.len().min() > 65
+    assert table["label"].str.len().min() > 70
     assert rows(figure) == table["label"].tolist()
     (ax,) = figure.axes
     assert ax.get_position().width > 1 / 3
