@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ddl_core.config import RunSpec as RunSpec
     from ddl_core.loop import EpochResult as EpochResult
+    from ddl_core.reports import first_batch as first_batch
+    from ddl_core.reports import report as report
     from ddl_core.trainer import Trainer as Trainer
 
 __version__ = "0.2.0"
@@ -33,6 +35,8 @@ _HOMES = {
     "EpochResult": "ddl_core.loop",
     "RunSpec": "ddl_core.config",
     "Trainer": "ddl_core.trainer",
+    "first_batch": "ddl_core.reports",
+    "report": "ddl_core.reports",
 }
 
 
