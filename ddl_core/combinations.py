@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ddl_core.errors import SpecError
-from ddl_core.registry import EXTENSIBLE, FRAMEWORKS, LOADERS, REGISTRIES, known, owner
+from ddl_core.registry import COMMAND, EXTENSIBLE, FRAMEWORKS, LOADERS, REGISTRIES, known, owner
 from ddl_core.retired import NAMES as RETIRED
 
 if TYPE_CHECKING:
@@ -18,6 +18,11 @@ TORCH_ONLY = (
     *("work", "accumulation", "precision", "channels_last", "compile", "nesterov"),
     *("precise_bn", "profile_steps", "micro_batches_per_pass", "clip_grad_norm"),
     "activation_checkpointing",
+)
+# What a command of the user's is started with.
+OF_COMMAND = (
+    *("framework", "strategy", "loader", "command", "nodes", "gpus_per_node", "device"),
+    *("cpu_threads", "oversubscribe", "epochs", "discard_steps", "second_start", "seed", "repeat"),
 )
 ON = range(1, 2**63)
 MANY = range(2, 2**63)
@@ -136,6 +141,7 @@ def check(run: "RunSpec", device: str) -> None:
 def _refusals(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
     """Yield what is refused; `changed` are the fields that are not at their defaults."""
     yield from _of_framework(run, changed)
+    yield from _of_command(run, changed)
     for options in run.options():
         yield from options.refusals(run)
     for name in changed:
@@ -200,6 +206,22 @@ def refused(run: "RunSpec", table: Refused) -> Iterator[str]:
         if all(getattr(run, name) in values for name, values in fields.items()):
             found = (f"{name} = {shown(getattr(run, name))}" for name in fields)
             yield f"{' with '.join(found)}: {reason}; {remedy}"
+
+
+def _of_command(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:
+    """Yield what a run of a command lacks, and what it has that a command does not see."""
+    if run.framework != COMMAND:
+        if run.command is not None:
+            yield f"command is of framework {COMMAND!r} alone; leave it out"
+        return
+    if run.command is None:
+        yield "framework 'command' needs a command, e.g. command: python train.py"
+    for name in changed:
+        if name not in OF_COMMAND:
+            yield (
+                f"{name} = {shown(changed[name])} changes nothing in a command of yours; put it "
+                f"into the command, e.g. --{name.replace('_', '-')}"
+            )
 
 
 def _of_framework(run: "RunSpec", changed: dict[str, Any]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from pydantic.fields import FieldInfo
 from ddl_core import combinations, registry, retired
 from ddl_core.errors import SpecError
 from ddl_core.files import describe
-from ddl_core.registry import check_name
+from ddl_core.registry import COMMAND, check_name
 
 IMAGENET_TRAIN_IMAGES = 1_281_167
 IMAGENET_EVAL_IMAGES = 50_000
@@ -103,6 +103,13 @@ class RunSpec(BaseModel):
         "train",
         description="what a run does; load: fetch the batches and train nothing, the loader's own "
         "limit; probe: what `ddl doctor` starts",
+    )
+    command: str | None = Field(
+        None,
+        pattern=r"^[ -~]+$",
+        max_length=4000,
+        description="framework command: program that trains, and prints how many images it has "
+        "trained on (null: none)",
     )
     dataset: str = Field(
         "sample",
@@ -304,7 +311,7 @@ class RunSpec(BaseModel):
         except SpecError as error:
             raise ValueError(str(error)) from None
 
-    @field_validator("prefix")
+    @field_validator("prefix", "command")
     @classmethod
     def _has_words(cls, text: str | None) -> str | None:
         if text is not None and not shlex.split(text):
@@ -315,6 +322,11 @@ class RunSpec(BaseModel):
     def world_size(self) -> int:
         """Number of ranks."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def started_ranks(self) -> int:
+        """Processes that the launcher starts: all ranks, or one that starts a command."""
+        return 1 if self.framework == COMMAND else self.world_size
 
     @property
     def machines(self) -> int:
@@ -387,7 +399,12 @@ class RunSpec(BaseModel):
         return self.epochs if self.prefix else max(1, -(-self.discard_steps // steps))
 
     def due(self, every: int, epoch: int) -> bool:
-        """Say whether something is due that is done `every` so many epochs and after the last."""
+        """Say whether something is due that is done `every` so many epochs and after the last.
+
+        A command of the user's does such things by itself.
+        """
+        if self.framework == COMMAND:
+            return False
         return every > 0 and ((epoch + 1) % every == 0 or epoch + 1 == self.epochs)
 
     @property
@@ -407,7 +424,8 @@ class RunSpec(BaseModel):
         size = f"{self.nodes}x{self.gpus_per_node}"
         framework = "" if self.framework == "torch" else f"{self.framework}-"
         model = re.sub(r"[/:]", "-", self.model)  # part of a folder's name
-        name = f"{framework}{self.strategy}-{self.loader}-{model}-{size}-r{self.repeat}"
+        what = "" if self.framework == COMMAND else f"-{model}"
+        name = f"{framework}{self.strategy}-{self.loader}{what}-{size}-r{self.repeat}"
         return f"{name}-{digest}"
 
     @classmethod

@@ -35,7 +35,10 @@ class Entry:
     version: int = 1  # of a loader; runs of two versions are never compared
 
 
-# Each but torch has an environment of its own.
+COMMAND = "command"
+"""The framework that is a program of the user's."""
+
+# Each but torch has an environment of its own, and a command has the user's.
 FRAMEWORKS = {
     "torch": Entry(
         "ddl_core.trainer:Trainer", "PyTorch", optimizers=("sgd", "lars", "lamb", "adamw")
@@ -65,6 +68,7 @@ FRAMEWORKS = {
         install=made("mxnet"),
         optimizers=("sgd", "adamw"),
     ),
+    COMMAND: Entry("ddl_tools.rank.command:CommandRun", "command"),
 }
 _ALL = tuple(FRAMEWORKS)
 
@@ -96,6 +100,10 @@ STRATEGIES = {
     ),
     "spmd": Entry("ddl_tools.frameworks.keras:Keras", "shard_map", frameworks=("keras",)),
     "kvstore": Entry("ddl_tools.frameworks.mxnet:MXNet", "KVStore", frameworks=("mxnet",)),
+    "torchrun": Entry(
+        "ddl_tools.rank.command:CommandRun", packages=("torch",), frameworks=(COMMAND,)
+    ),
+    "srun": Entry("ddl_tools.rank.command:CommandRun", frameworks=(COMMAND,)),
 }
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from ddl_core.combinations import OF_COMMAND
 from ddl_core.config import RunSpec, declared, run_fields
-from ddl_core.registry import REGISTRIES, owner, title
+from ddl_core.registry import COMMAND, REGISTRIES, owner, title
 
 IN_RUN_ID = ("framework", "strategy", "loader", "model", "nodes", "gpus_per_node", "repeat")
 """Fields in the readable part of a run's name."""
@@ -36,6 +37,7 @@ WORDS: dict[str, str | dict[Any, str]] = {
     "train_images": "training images",
     "eval_images": "evaluation images",
     "cpu_threads": "compute threads",
+    "command": "",
     "compile": "torch.compile",
     "activation_checkpointing": "activation checkpointing",
     "precise_bn": "precise batch norm",
@@ -98,6 +100,8 @@ def label(runs: Iterable[RunSpec | Row], hide: Collection[str] = ()) -> list[str
     rows = [dict(run) for run in runs]
     names = varying(rows, hide)
     facts = {name: differing(row[name] for row in rows) for name in names if name not in _FIELDS}
+    if "command" in names:
+        facts["command"] = _words_of(row["command"] for row in rows)
     fields = [name for name in names if name not in facts]
 
     def text(row: Row, names: Sequence[str]) -> str:
@@ -116,6 +120,24 @@ def _without_off(row: Row, names: Sequence[str]) -> list[str]:
         or not phrase(name, row[name]).startswith("no ")
         or (owner(name) and len(own) > 1)
     ]
+
+
+def _words_of(commands: Iterable[str | None]) -> dict[str, str]:
+    """Return of each command the options and words that not all have; of one without, all."""
+    items = {one: ITEMS.join(_options(one)) for one in commands if one is not None}
+    shorter = differing(items.values())
+    return {one: shorter[text] or one for one, text in items.items()}
+
+
+def _options(command: str) -> list[str]:
+    """Return the words of a command, each option with its value."""
+    found: list[str] = []
+    for word in command.split():
+        if found and found[-1].startswith("-") and " " not in found[-1] and word[0] != "-":
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return found
 
 
 def varying(rows: Sequence[Row], hide: Collection[str] = ()) -> list[str]:
@@ -148,7 +170,7 @@ def following(rows: Sequence[Row]) -> list[str]:
 def common(rows: Sequence[Row], names: Iterable[str]) -> str:
     """Return what rows share of some fields; ``gpus_per_node`` stands for the number of ranks."""
     differ, first = varying(rows), rows[0]
-    shared = [name for name in names if name not in differ]
+    shared = [name for name in names if name not in differ and _matters(first, name)]
     if "nodes" in differ and "gpus_per_node" in shared:
         shared.remove("gpus_per_node")
     return ", ".join(
@@ -288,6 +310,8 @@ def _parts(row: Row, names: Sequence[str]) -> list[str]:
     for name in names:
         if name in _SIZE or (name == "framework" and "strategy" in names):
             continue  # said by `_size`, and with the strategy
+        if not _matters(row, name):
+            continue
         if name == "strategy" and "framework" in names:
             parts.append(called(row["framework"], row["strategy"]))
         elif name == "data_format" and row.get("loader") == "synthetic":
@@ -300,6 +324,11 @@ def _parts(row: Row, names: Sequence[str]) -> list[str]:
         elif own and name == own[0] and not shown and "strategy" in row:
             parts.append(_DEFAULT)
     return parts
+
+
+def _matters(row: Row, name: str) -> bool:
+    """Say whether a field says something of a run: of a command, what it is started with."""
+    return row.get("framework") != COMMAND or name not in _FIELDS or name in OF_COMMAND
 
 
 def _size(row: Row, names: Collection[str], hide: Collection[str]) -> str:

@@ -24,6 +24,7 @@ from ddl_core import retired
 from ddl_core.config import LONGEST_NAME, NAME, RunSpec, run_fields
 from ddl_core.errors import SpecError
 from ddl_core.files import describe, read_plain, shown, some
+from ddl_core.registry import COMMAND
 
 ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
 MOST_RUNS = 10_000  # of a study
@@ -105,9 +106,10 @@ class Study(BaseModel):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        _check_fields("base", self.base)
+        free = self._has_command
+        _check_fields("base", self.base, free)
         for grid in self.axes:
-            _check_fields("axes", grid)
+            _check_fields("axes", grid, free)
             if twice := sorted(self.base.keys() & grid.keys()):
                 raise ValueError(f"{', '.join(twice)}: given both in base and in axes; keep one")
             for field, values in grid.items():
@@ -116,7 +118,7 @@ class Study(BaseModel):
                 if not values:
                     raise ValueError(f"axes.{field} is an empty list; name at least one value")
         if self.interleave:
-            _check_fields("interleave.reference", self.interleave.reference)
+            _check_fields("interleave.reference", self.interleave.reference, free)
         points = sum(math.prod(map(len, grid.values())) for grid in self.axes)
         if (runs := self.repeats * points) > MOST_RUNS:
             raise ValueError(
@@ -124,6 +126,38 @@ class Study(BaseModel):
                 f"runs; a study may have {MOST_RUNS:,}: divide it, or leave values out"
             )
         return self
+
+    @property
+    def _has_command(self) -> bool:
+        """Whether its runs are commands, which may have words that are no fields."""
+        grids = (grid.get("framework", []) for grid in self.axes)
+        return COMMAND in [self.base.get("framework"), *itertools.chain(*grids)]
+
+    @model_validator(mode="after")
+    def _reference_of_fields(self) -> Self:
+        """Say by its command which run is the reference, where words of a command say it."""
+        if not self.interleave or not self.interleave.reference.keys() - run_fields().keys():
+            return self
+        wanted = self.interleave.reference.items()
+        found = {
+            _run(point).command
+            for point in self._points()
+            if wanted <= {name: value for name, value in point.items() if _plain(value)}.items()
+        }
+        if len(found) != 1:
+            raise ValueError(
+                f"interleave.reference = {shown(self.interleave.reference)} must fit one "
+                f"configuration alone, but it fits {len(found)}"
+            )
+        object.__setattr__(self, "interleave", Interleave(reference={"command": found.pop()}))
+        return self
+
+    def _points(self) -> Iterator[dict[str, Any]]:
+        """Yield the fields of each run."""
+        grids = [{"repeat": [*range(self.repeats)], **grid} for grid in self.axes]
+        for grid in grids:
+            for point in itertools.product(*grid.values()):
+                yield {**self.base, **dict(zip(grid, point, strict=True))}
 
     @classmethod
     def load(cls, path: Path) -> "Study":
@@ -139,12 +173,7 @@ class Study(BaseModel):
 
         A grid that names `repeat` has these repeats alone.
         """
-        grids = [{"repeat": [*range(self.repeats)], **grid} for grid in self.axes]
-        runs = [
-            _run({**self.base, **dict(zip(grid, point, strict=True))})
-            for grid in grids
-            for point in itertools.product(*grid.values())
-        ]
+        runs = [_run(point) for point in self._points()]
         runs.sort(key=lambda run: run.repeat)
         counts = Counter(run.run_id for run in runs)
         if twice := [name for name, times in counts.items() if times > 1]:
@@ -167,6 +196,8 @@ class Study(BaseModel):
 
 def _run(fields: dict[str, Any]) -> RunSpec:
     """Return a run; the images of a rank follow from those of a global batch, where it is given."""
+    if fields.get("framework") == COMMAND:
+        return RunSpec.parse(_filled(fields))
     left = {name: value for name, value in fields.items() if name != GLOBAL_BATCH}
     run = RunSpec.parse(left)
     if GLOBAL_BATCH not in fields:
@@ -182,6 +213,35 @@ def _run(fields: dict[str, Any]) -> RunSpec:
     return RunSpec.parse({**left, "local_batch_size": images // parts})
 
 
+def _plain(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool)
+
+
+def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run, its command with the values of ``{name}`` in it."""
+    known = run_fields()
+    command = fields.get("command")
+    if not isinstance(command, str):
+        return fields
+    values = {name: one.default for name, one in known.items()} | fields
+    used: set[str] = set()
+
+    def value(found: re.Match[str]) -> str:
+        used.add(name := found[1])
+        if name not in values or not _plain(values[name]):
+            raise SpecError(
+                f"command has {{{name}}}, but neither base nor axes give {name} a value"
+            )
+        return str(values[name])
+
+    text = re.sub(r"\{([A-Za-z_]\w*)\}", value, command)
+    if unused := sorted(fields.keys() - known.keys() - used):
+        raise SpecError(
+            f"{', '.join(unused)}: no field of a run, and the command has no {{{unused[0]}}}"
+        )
+    return {name: one for name, one in fields.items() if name in known} | {"command": text}
+
+
 def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
     fitting = [run for run in runs if run.repeat == 0 and interleave.is_reference(run)]
     if len(fitting) != 1:
@@ -192,11 +252,12 @@ def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
         )
 
 
-def _check_fields(place: str, names: dict[str, Any]) -> None:
+def _check_fields(place: str, names: dict[str, Any], free: bool = False) -> None:
+    """Refuse retired and unknown fields; a command may have words of its own: `free`."""
     for name in retired.SETTINGS.keys() & names.keys():
         raise ValueError(f"{place}: {retired.refusal(name)}")
     known = {*run_fields(), GLOBAL_BATCH}
-    if unknown := sorted(names.keys() - known):
+    if not free and (unknown := sorted(names.keys() - known)):
         raise ValueError(
             f"{place}: unknown field {some([shown(name) for name in unknown])}; "
             f"choose from: {', '.join(sorted(known))}"

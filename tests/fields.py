@@ -45,7 +45,7 @@ def another(field: str) -> Any:
     if isinstance(default, str):
         return f"{default}x"
     if default is None:
-        return "env" if field == "prefix" else 640
+        return "env" if field in ("prefix", "command") else 640
     if field == "emu_jitter":
         return 0.5
     return default / 2 if default and isinstance(default, float) else default + 8

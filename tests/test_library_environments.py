@@ -9,13 +9,13 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from ddl_core.registry import FRAMEWORKS, STRATEGIES
-from ddl_tools.launch.interpreters import COMMON, require
+from ddl_tools.launch.interpreters import COMMON, OURS, require
 from tests.commands import copy_checkout, run, stub
 from tests.test_environment import CONSTRAINTS, PROJECT, REQUIREMENTS, read_pins
 
 LOCKS = {path.stem: read_pins(path) for path in (REQUIREMENTS / "libraries").glob("*.txt")}
 SHARED = LOCKS.pop("common")
-OTHERS = [name for name in FRAMEWORKS if name != "torch"]
+OTHERS = [name for name in FRAMEWORKS if name not in OURS]
 
 # Stands in for every Python: notes what it is asked for; pip fails if STUB_FAILS says so.
 STUB = """#!/bin/sh

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ddl_core.config import run_fields
+from ddl_core.registry import COMMAND
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import WALL, Interleaved, Sample, counted
 from ddl_tools.analysis.tables import is_emulated, not_emulated
@@ -247,8 +248,10 @@ def _keep_differing(table: pd.DataFrame) -> None:
 def _always(settings: pd.DataFrame) -> list[str]:
     """Return what the name of each setting contains whether it varies or not."""
     return [
-        describe({name: value for name, value in row.items() if value not in (None, False)})
-        for row in rows(settings, _SHOWN)
+        describe({name: row[name] for name in _SHOWN if row[name] not in (None, False)})
+        if row["framework"] != COMMAND
+        else ""
+        for row in rows(settings, ["framework", *_SHOWN])
     ]
 
 

@@ -164,7 +164,7 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, Mar
 
 def shared_settings(runs: pd.DataFrame) -> str:
     """Return as Markdown what all runs share of network, image size, batch and precision."""
-    names = ["model", "image_size", "local_batch_size", "precision"]
+    names = ["command", "model", "image_size", "local_batch_size", "precision"]
     if is_emulated(runs).any():  # the size of images changes nothing
         names.remove("image_size")
     known = whole(runs)

@@ -109,6 +109,7 @@ def plan_command(
     from ddl_tools.analysis.design import resolves
     from ddl_tools.cli import answers
     from ddl_tools.launch.plan_notes import (
+        commands,
         images_not_known,
         networks_not_found,
         open_ports,
@@ -131,7 +132,13 @@ def plan_command(
     discarded = without_throughput(runs, interleaved=interleaved, images=images)
     left = pending(entries, retry_failed=True)
     notes = (
-        *(short_windows(runs, images), discarded, networks_not_found(runs), prefixes(runs)),
+        *(
+            short_windows(runs, images),
+            discarded,
+            networks_not_found(runs),
+            prefixes(runs),
+            commands(runs),
+        ),
         images_not_known([item.spec for item in left], images),
         put_aside(definition.name, tree),
     )
@@ -378,7 +385,7 @@ def export_command(name: str, folder: Path) -> None:
 def _start(
     name: str, parallel: int, data_dir: Path | None, tree: Tree, dry_run: bool, retry_failed: bool
 ) -> None:
-    from ddl_tools.launch.plan_notes import bindings, prefixes, without_throughput
+    from ddl_tools.launch.plan_notes import bindings, commands, prefixes, without_throughput
     from ddl_tools.launch.study import find_study, pending, run_study, summary
 
     definition = find_study(name)
@@ -390,7 +397,12 @@ def _start(
     same = shlex.join([name, *given, *results_words(tree)])
     interleaved = definition.interleave is not None
     runs = definition.expand()
-    _say_all(without_throughput(runs, interleaved=interleaved), prefixes(runs), bindings())
+    _say_all(
+        without_throughput(runs, interleaved=interleaved),
+        prefixes(runs),
+        commands(runs),
+        bindings(),
+    )
     if dry_run:
         entries = ledger(definition, tree)
         todo = pending(entries, retry_failed)

@@ -24,6 +24,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.files import describe
 from ddl_core.origin import HOME
+from ddl_core.registry import COMMAND
 from ddl_tools.commit import code
 from ddl_tools.launch import interpreters
 from ddl_tools.launch.slurm.site import Container
@@ -166,6 +167,8 @@ def command(
         interpreters.require(spec.framework, spec.strategy)
         python, before = str(interpreters.python_of(spec.framework)), prefix(spec, logs)
     rank = [*before, python, "-m", worker, str(run_dir)]
+    if spec.framework == COMMAND:  # which starts its own ranks
+        return Command(tuple(rank), 1)
     if simulated := spec.launcher:
         return Command(tuple(rank), spec.world_size, simulated=simulated)
     folders = [run_dir, *([data_dir] if data_dir else [])]

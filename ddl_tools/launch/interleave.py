@@ -64,7 +64,7 @@ class InterleavedJob:
     @property
     def waits(self) -> bool:
         """Whether all its ranks wait."""
-        return len(self.requests) == self.entry.spec.world_size
+        return len(self.requests) == self.entry.spec.started_ranks
 
     def freeze(self) -> None:
         """Stop its ranks, and all that they have started."""

@@ -14,12 +14,13 @@ from pathlib import Path
 from ddl_core import registry
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.origin import IN_CLONE
-from ddl_core.registry import FRAMEWORKS, STRATEGIES
+from ddl_core.registry import COMMAND, FRAMEWORKS, STRATEGIES
 from ddl_tools.records.paths import PROJECT
 
 # What the ranks of every library import besides it: requirements/libraries/common.txt.
 COMMON = ("numpy", "pillow", "psutil", "pydantic", "pyyaml")
 _OURS = () if IN_CLONE else ("ddl-core",)  # a clone is on the path of all
+OURS = ("torch", COMMAND)  # libraries whose ranks begin in this environment
 PATIENCE_S = 120.0  # a first start from a parallel file system
 
 
@@ -28,7 +29,7 @@ def python_of(library: str) -> Path:
 
     Links are not followed: what an environment's link points to has none of its packages.
     """
-    if library == "torch":
+    if library in OURS:
         return Path(sys.executable)
     if named := os.environ.get(_variable(library)):
         python = Path(named).absolute()
@@ -53,6 +54,8 @@ def version(library: str, package: str) -> str | None:
 
 def require(library: str, strategy: str) -> None:
     """Refuse a library or its strategy if a package is not there, before anything starts."""
+    if library == COMMAND:
+        return None  # of its packages its own Python finds out
     if library == "torch":
         return registry.require("strategy", strategy)
     needed = [
@@ -84,7 +87,7 @@ def _lacking(library: str, what: str) -> NotInstalledError:
 
 def _path(library: str) -> list[str]:
     """Return where a library's interpreter looks for packages."""
-    if library == "torch":
+    if library in OURS:
         return sys.path
     python = python_of(library)
     if os.environ.get(_variable(library)):

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ddl_core.config import RunSpec
-from ddl_core.registry import package_of_own
+from ddl_core.registry import COMMAND, package_of_own
 from ddl_tools.launch.commands import BINDING, Allocation
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ def short_windows(runs: list[RunSpec], images: dict[str, int] | None = None) -> 
     short = [
         (run.world_size, count, enough)
         for run in runs
-        if run.device == "cuda" and (known := _images_of(run, images)) is not None
+        if run.device == "cuda"
+        and run.framework != COMMAND
+        and (known := _images_of(run, images)) is not None
         if (count := _steps(run, known)) < (enough := enough_steps(run))
     ]
     if not short:
@@ -40,7 +42,7 @@ def short_windows(runs: list[RunSpec], images: dict[str, int] | None = None) -> 
 
 def images_not_known(runs: list[RunSpec], images: dict[str, int]) -> str | None:
     """Say of how many runs the length of an epoch is not known; `images` as in `short_windows`."""
-    number = sum(_images_of(run, images) is None for run in runs)
+    number = sum(_images_of(run, images) is None for run in runs if run.framework != COMMAND)
     if not number:
         return None
     return (
@@ -72,6 +74,15 @@ def prefixes(runs: list[RunSpec]) -> str | None:
         f"prefix: {len(found)} of {len(runs)} runs start a program that the study names, with your "
         f"rights, and have no throughput:{programs}"
     )
+
+
+def commands(runs: list[RunSpec]) -> str | None:
+    """Show the commands that some runs start."""
+    found = dict.fromkeys(run.command for run in runs if run.command)
+    if not found:
+        return None
+    lines = "".join(f"\n  {one}" for one in found)
+    return f"commands: the study starts these in the current folder, with your rights:{lines}"
 
 
 def bindings() -> str | None:

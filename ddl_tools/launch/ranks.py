@@ -16,13 +16,14 @@ from subprocess import Popen, TimeoutExpired
 
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError, LaunchError
+from ddl_core.registry import COMMAND
 from ddl_tools import processes
 from ddl_tools.launch import commands, diagnose, measuring, preflight
 from ddl_tools.launch.commands import Allocation, Command, environment
 from ddl_tools.launch.local_ranks import LocalRanks, local_ranks
 from ddl_tools.records.ledger import INTERRUPTED, complete_text, exclusive, finish_run
 from ddl_tools.records.paths import RunFiles, locate
-from ddl_tools.records.progress import WAITING, Standing, read_progress
+from ddl_tools.records.progress import SETUP_TIMEOUT_S, WAITING, Standing, read_progress
 from ddl_tools.records.run import Attempt, Failure, RunRecord, read_record, write_record
 from ddl_tools.records.storage import now, require_plain
 
@@ -33,8 +34,6 @@ POLL_S = 0.25  # for the end of srun
 STALL_TIMEOUT_S = 300.0
 # Of set-up, once the system has refused a process: a library may then wait for what never began.
 REFUSED_TIMEOUT_S = 60.0
-# Until the first step. Longer than what may end it with a better message: a collective's time-out.
-SETUP_TIMEOUT_S = 1200.0
 PROBE_TIMEOUT_S = 300.0  # of a step of `ddl doctor`: its job has ten minutes
 # A rank may hang at its end, after the record says completed, or it has said why it failed.
 EXIT_GRACE_S = 20.0
@@ -151,7 +150,7 @@ def _execute(spec: RunSpec, files: RunFiles, logs: Path, observe: Watch) -> None
             raise Failed(Failure.of("NotStarted", cause)) from None
         try:
             stalled = observe(partial(_ended, launcher))
-            failure = diagnose.ask_ranks(logs, spec.world_size, stalled, before.since())
+            failure = diagnose.ask_ranks(logs, spec.started_ranks, stalled, before.since())
             if failure is None and launcher.poll() is None and files.error.exists():
                 failure = diagnose.diagnose(files, logs, 1, before.since())  # ranks live yet
         finally:
@@ -204,7 +203,7 @@ def _ended(launcher: Launcher, seconds: float) -> bool:
 
 def _draw_weights(spec: RunSpec, files: RunFiles) -> None:
     """Let torch draw the weights of a run of another library, so that all begin with the same."""
-    if spec.framework == "torch" or files.initial.exists():
+    if spec.framework in ("torch", COMMAND) or files.initial.exists():
         return
     command = [sys.executable, "-m", "ddl_tools.frameworks.initial", str(files.directory)]
     done = subprocess.run(command, env=environment(spec), capture_output=True, text=True)

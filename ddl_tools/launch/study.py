@@ -13,6 +13,7 @@ from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, DDLError, RecordError, SpecError
 from ddl_core.files import is_there
 from ddl_core.schedules import derive_seed
+from ddl_tools.consent import allowing
 from ddl_tools.launch import local_ranks, measuring, preflight
 from ddl_tools.launch.commands import Allocation
 from ddl_tools.launch.interleave import Submit, run_interleaved
@@ -266,6 +267,7 @@ def run_study(
         total, part = (epochs, "epoch") if interleaved else (len(todo), "run")
         with (
             measuring.alone(f"study {study.name!r}"),
+            allowing(item.spec.command for item in todo),
             local_ranks.shared(),
             closing(screen(total, part) if progress else Screen(total)) as shown,
         ):
@@ -313,6 +315,17 @@ def doubts(records: Sequence[RunRecord]) -> list[str]:
         f"rejected, and drawn nowhere: {len(invalid)} of {len(emulated)} emulated runs, e.g. "
         f"{run_id}: {'; '.join(why)} (docs/explanation/emulation.md)"
         for run_id, why in invalid[:1]
+    ]
+    few = [
+        (one.run_id, one.system["reporting"], one.spec.world_size)
+        for one in records
+        if one.system and (one.system.get("reporting") or one.spec.world_size) < one.spec.world_size
+    ]
+    lines += [
+        f"images of one part of the ranks: in {len(few)} of {len(records)} runs, e.g. {run_id}, "
+        f"{number} of {ranks} ranks say how many images they train on; let one print images_all, "
+        "or all of them images"
+        for run_id, number, ranks in few[:1]
     ]
     stopped = [(one.system or {}).get("throttled_s") or 0 for one in records]
     if slowed := [seconds for seconds in stopped if seconds >= NOTICEABLE_S]:

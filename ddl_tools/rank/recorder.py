@@ -149,6 +149,20 @@ class RunRecorder:
         self.record.system = system_of({**host(), **system, "environment": self._environment})
         write_record(self.files.directory, self.record)
 
+    def describe_command(self) -> None:
+        """Record the code and the machine of a command of the user's, whose data nobody knows."""
+        spec = self.spec
+        self.record.provenance = provenance_of(provenance(spec.framework))
+        facts = {**host(), "device": spec.device, "environment": self._environment}
+        self.record.system = system_of(facts)
+        write_record(self.files.directory, self.record)
+
+    def note_reporting(self, ranks: list[int] | None) -> None:
+        """Record how many ranks of a command say how many images they train on; None: all do."""
+        assert self.record.system is not None
+        self.record.system["reporting"] = self.spec.world_size if ranks is None else len(ranks)
+        write_record(self.files.directory, self.record)
+
     def store(
         self,
         result: EpochResult,

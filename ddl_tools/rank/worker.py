@@ -19,13 +19,16 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError
 from ddl_core.fairness import check_agreement
 from ddl_core.loaders.base import Loader
+from ddl_core.registry import COMMAND
 from ddl_core.strategies import Group
 from ddl_core.system import die_with_parent
 from ddl_tools.processes import allow_open_files, answer_where, caches
+from ddl_tools.rank.command import CommandRun
 from ddl_tools.rank.energy import Meter
 from ddl_tools.rank.recorder import RunRecorder, report
 from ddl_tools.records.paths import locate
 from ddl_tools.records.progress import Publish
+from ddl_tools.records.run import read_record
 
 if TYPE_CHECKING:  # only ranks of torch may import these
     from ddl_tools.rank.profiler import Profiler
@@ -58,7 +61,7 @@ def main(arguments: list[str], publish: Publish | None = None) -> int:
     leaving = ExitStack()
     try:
         caches()  # each node may have its own, from which libraries load code
-        Run(directory, publish).execute(leaving)
+        part(directory, publish).execute(leaving)
         leaving.close()
     except Exception as error:
         report(directory, error)
@@ -89,6 +92,12 @@ def make_trainer(spec: RunSpec, data_dir: Path | None, rendezvous: Path) -> "Rec
     module, name = TORCH if spec.framework == "torch" else OTHERS
     trainer: RecordedTrainer = getattr(import_module(module), name)(spec, data_dir, rendezvous)
     return trainer
+
+
+def part(directory: Path, publish: Publish | None = None) -> "Run | CommandRun":
+    """Return one rank's part of a run."""
+    is_command = read_record(directory).spec.framework == COMMAND
+    return (CommandRun if is_command else Run)(directory, publish)
 
 
 class Run:

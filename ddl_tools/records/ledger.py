@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from ddl_core.config import RunSpec
 from ddl_core.errors import Category, Interrupted, LaunchError, RecordError, SpecError
 from ddl_core.files import acquire, cannot_write, is_held, read_plain, refuse_links, some
+from ddl_core.registry import COMMAND
 from ddl_tools.records.failures import remedy
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, portable
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write_record
@@ -230,7 +231,9 @@ def require_folder(directory: Path) -> None:
 
 def data_folder(spec: RunSpec, tree: Tree, chosen: Path | None = None) -> Path | None:
     """Return the folder a run reads, None for synthetic data."""
-    return None if spec.loader == "synthetic" else chosen or tree.dataset(spec.dataset)
+    if spec.loader == "synthetic" or spec.framework == COMMAND:  # which finds its data itself
+        return None
+    return chosen or tree.dataset(spec.dataset)
 
 
 def ledger(

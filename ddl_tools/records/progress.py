@@ -24,6 +24,9 @@ from ddl_tools.records.storage import (
 Standing = dict[str, Any]
 
 INTERVAL_S = 1.0
+# Without a change until the first step. Longer than what may end it with a better message: a
+# collective's time-out.
+SETUP_TIMEOUT_S = 1200.0
 WAITING = "waiting"  # phase of a rank while other configurations measure
 # Stages of a phase's first step, which may take minutes: loader processes start, and a first batch
 # comes; cuDNN chooses; torch.compile works for the longest time, and so names the stage.

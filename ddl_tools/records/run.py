@@ -230,6 +230,7 @@ class System(TypedDict, total=False):
     energy_method: Line | None
     energy_missing: Line | None
     emulation: Annotated[dict[str, Any] | None, AfterValidator(_check_emulation)]
+    reporting: Count | None
 
 
 class Provenance(TypedDict, total=False):

@@ -9,11 +9,11 @@ import pytest
 from ddl_core.errors import LaunchError, NotInstalledError
 from ddl_core.registry import FRAMEWORKS
 from ddl_tools.launch import interpreters
-from ddl_tools.launch.interpreters import COMMON, python_of, require, version
+from ddl_tools.launch.interpreters import COMMON, OURS, python_of, require, version
 from ddl_tools.processes import safe_imports
 from tests.launch.stand_ins import StandIns
 
-OTHERS = [name for name in FRAMEWORKS if name != "torch"]
+OTHERS = [name for name in FRAMEWORKS if name not in OURS]
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ def main(directory: Path, execute: Callable[[Path, ExitStack], object]) -> int:
             execute(self.directory, leaving)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "Run", Run)
+        patch.setattr(worker, "part", Run)
         return worker.main([str(directory)])
 
 

@@ -5,7 +5,7 @@ import pytest
 from ddl_core.combinations import check
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
-from ddl_core.registry import FRAMEWORKS, Entry
+from ddl_core.registry import COMMAND, FRAMEWORKS, Entry
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import RunRecord, read_record, write_record
 from ddl_tools.study import Study
@@ -72,7 +72,7 @@ def test_other_frameworks_refuse_what_torch_alone_has(framework, fields) -> None
         RunSpec.parse({"framework": framework, **fields})
 
 
-@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "torch"])
+@pytest.mark.parametrize("framework", [one for one in FRAMEWORKS if one not in ("torch", COMMAND)])
 def test_other_frameworks_train_with_adamw_and_no_optimiser_of_timm(framework) -> None:
     RunSpec.parse({"framework": framework, "optimizer": "adamw", "adam_beta2": 0.95})
     for optimizer in ("lars", "lamb"):

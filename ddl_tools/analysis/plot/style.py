@@ -30,8 +30,10 @@ STRATEGY_COLOURS = {
     "multiworker": "#CC79A7",
     "spmd": "#56B4E9",
     "kvstore": "#D55E00",
+    "torchrun": "#8B5A2B",
+    "srun": "#5C3A1A",
 }
-STRATEGY_MARKERS = dict(zip(STRATEGY_COLOURS, "Dos^*vPX", strict=True))
+STRATEGY_MARKERS = dict(zip(STRATEGY_COLOURS, "Dos^*vPX>8", strict=True))
 _OWN_COLOURS = {
     entry.frameworks[0]: STRATEGY_COLOURS[name]
     for name, entry in STRATEGIES.items()

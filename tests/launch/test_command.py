@@ -1,0 +1,170 @@
+"""A training script of the user's, measured: real commands, with rates that are known."""
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ddl_core.errors import LaunchError, SpecError
+from ddl_tools.consent import allowing
+from ddl_tools.launch.ranks import run_ranks
+from ddl_tools.launch.study import doubts, plan_run, run_study
+from ddl_tools.names import label
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.run import read_epochs, read_record
+from ddl_tools.study import Study
+
+PYTHON = sys.executable
+KNOWN = """
+    import json, os, sys, time
+    import neighbour
+    step_s, images = float(sys.argv[1]), int(sys.argv[2])
+    while True:
+        time.sleep(step_s)
+        print(json.dumps({"images": images}))
+"""
+pytestmark = pytest.mark.multiprocess
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Any:
+    (tmp_path / "neighbour.py").write_text("")
+
+    def write(text: str) -> str:
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(text))
+        return f"{PYTHON} {path}"
+
+    return write
+
+
+def study(command: str, axes: Any = (), **base: Any) -> Study:
+    fields = {"framework": "command", "command": command, "epochs": 2, "discard_steps": 2, **base}
+    return Study.model_validate(
+        {"name": "own", "question": "?", "base": fields, "axes": [dict(axes)], "repeats": 1}
+    )
+
+
+def measured(asked: Study, tree: Tree) -> list[float]:
+    """Return the throughput of each run's warm windows."""
+    entries = run_study(asked, tree, progress=False)
+    assert [item.state for item in entries] == ["completed"] * len(entries), entries[0].reason
+    rows = [row for item in entries for row in read_epochs(item.directory) if not row.cold]
+    return [row.throughput_samples_per_s for row in rows]
+
+
+def alive(word: str) -> list[psutil.Process]:
+    return [one for one in psutil.process_iter(["cmdline"]) if word in str(one.info["cmdline"])]
+
+
+def failure(command: str, tree: Tree, **base: Any) -> str:
+    (item,) = run_study(study(command, **base), tree, progress=False)
+    assert item.state == "failed"
+    return item.reason
+
+
+def test_a_known_rate_is_found(script: Any, tmp_path: Path) -> None:
+    command = f"{script(KNOWN)} {{step_s}} {{images}}"
+    asked = study(command, {"step_s": [0.05, 0.1], "images": [10]})
+    assert label(asked.expand()) == ["0.05", "0.1"]
+    assert measured(asked, Tree(tmp_path)) == pytest.approx([200, 100], rel=0.05)
+
+
+def test_ranks_of_torchrun_count_together(script: Any, tmp_path: Path) -> None:
+    asked = study(f"{script(KNOWN)} 0.1 10", strategy="torchrun", gpus_per_node=2)
+    assert measured(asked, Tree(tmp_path)) == pytest.approx([200], rel=0.05)
+
+
+def test_one_rank_that_reports_of_several_is_told(script: Any, tmp_path: Path) -> None:
+    text = KNOWN.replace("        print", '        if os.environ["RANK"] == "0": print')
+    asked, tree = (
+        study(f"{script(text)} 0.1 10", strategy="torchrun", gpus_per_node=2),
+        Tree(tmp_path),
+    )
+    assert measured(asked, tree) == pytest.approx([100], rel=0.05)
+    records = [read_record(tree.study("own") / one.run_id) for one in asked.expand()]
+    assert any("1 of 2 ranks say how many images" in line for line in doubts(records))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import sys; sys.exit('no such data')", "status 1; its last lines: no such data"),
+        ("print('hello')", 'no line like {"images": 256}; it printed: hello'),
+        ("[print('{\"images\": 3}') for _ in range(9)]", "ended by itself in window 1 of 2"),
+        ("print('{\"images\": -3}', flush=True); import time; time.sleep(99)", "images = -3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "by signal 9"),
+    ],
+)
+def test_a_script_that_cannot_be_measured_says_why(
+    script: Any, tmp_path: Path, text: str, why: str
+) -> None:
+    assert why in failure(script(text), Tree(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "variable", "why"),
+    [
+        ("print('hello', flush=True)", "DDL_SETUP_TIMEOUT", "no line like .* it printed: hello"),
+        ("print('{\"images\": 3}', flush=True)", "DDL_STALL_TIMEOUT", "no progress for"),
+    ],
+)
+def test_a_script_that_hangs_is_ended(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, variable: str, why: str
+) -> None:
+    monkeypatch.setenv(variable, "8")
+    said = failure(script(f"{text}; import time; time.sleep(987654)"), Tree(tmp_path))
+    assert re.search(why, said)
+    assert alive("987654") == []
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert "cannot start 'no-such-program'" in failure("no-such-program", Tree(tmp_path))
+
+
+def test_what_a_script_leaves_behind_is_ended(script: Any, tmp_path: Path) -> None:
+    child = f"{PYTHON} -c 'import time; time.sleep(987653)'"
+    text = f"""
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            os.execvp("sh", ["sh", "-c", "exec {child}"])
+        while True:
+            time.sleep(0.1)
+            print('{{"images": 1}}')
+    """
+    measured(study(script(text)), Tree(tmp_path))
+    assert alive("987653") == []
+
+
+def test_a_command_of_a_record_is_not_started(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DDL_COMMANDS", raising=False)
+    asked, tree = study(f"{script(KNOWN)} 0.1 10"), Tree(tmp_path)
+    folder = plan_run(asked.expand()[0], "own", tree)
+    with pytest.raises(LaunchError, match="was not named in this call"):
+        run_ranks(folder)
+    assert read_record(folder).status == "failed"
+    with allowing([asked.expand()[0].command]):
+        assert run_ranks(folder).status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"command": "python train.py {batch}"}, "neither base nor axes give batch a value"),
+        ({"batch": 3}, "batch: no field of a run, and the command has no {batch}"),
+        ({"model": "resnet18"}, "model = 'resnet18' changes nothing in a command of yours"),
+        ({"command": None}, "needs a command"),
+        ({"gpus_per_node": 2}, "it is one process"),
+    ],
+)
+def test_what_a_command_does_not_see_is_refused(fields: dict[str, Any], why: str) -> None:
+    base = {"framework": "command", "command": "python train.py", **fields}
+    with pytest.raises(SpecError, match=why):
+        Study.model_validate({"name": "own", "question": "?", "base": base}).expand()
