@@ -1,4 +1,4 @@
-"""Which commands of the user's may start: those that this call has named.
+"""Which commands of the user's may start, and where: those that this call has named, in its folder.
 
 A record may come from anybody. So its command starts only where a process above named the same
 command, from a study file or word for word.
@@ -8,40 +8,44 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ddl_core.errors import LaunchError
 
 ALLOWED = "DDL_COMMANDS"  # their hashes, as those that this process starts see them
+FOLDER = "DDL_COMMANDS_IN"  # where the call was made; a notebook of a run has another one
 
 
 def variables(commands: Iterable[str | None]) -> dict[str, str]:
-    """Return the variable that lets processes start some commands."""
+    """Return the variables that let processes start some commands in the current folder."""
     named = {_digest(one) for one in commands if one is not None}
-    return {ALLOWED: " ".join(sorted(named))} if named else {}
+    return {ALLOWED: " ".join(sorted(named)), FOLDER: str(Path.cwd())} if named else {}
 
 
 @contextmanager
 def allowing(commands: Iterable[str | None]) -> Iterator[None]:
     """Let processes that start in a ``with`` block start these commands."""
-    before = os.environ.get(ALLOWED)
+    before = {name: os.environ.get(name) for name in (ALLOWED, FOLDER)}
     os.environ.update(variables(commands))
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(ALLOWED, None)
-        else:
-            os.environ[ALLOWED] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
-def check(command: str) -> None:
-    """Raise `LaunchError` if nobody has named this command."""
+def folder_of(command: str) -> Path:
+    """Return the folder in which a command starts; `LaunchError` if nobody has named it."""
     if _digest(command) not in os.environ.get(ALLOWED, "").split():
         raise LaunchError(
             f"this record asks for a command that was not named in this call: {command!r:.200}; "
             "read it, and start it by its study file: ddl study run FILE.yaml",
             category="settings",
         )
+    return Path(os.environ.get(FOLDER, "."))
 
 
 def _digest(command: str) -> str:

@@ -5,6 +5,7 @@ The command is not trusted to end: all that descends from it is ended with the r
 
 import os
 import queue
+import re
 import shlex
 import subprocess
 import sys
@@ -33,8 +34,9 @@ from ddl_tools.subreaper import descendants, end_all
 SILENT = 0.9
 END_S = 10.0  # for a command that is asked to end
 SHOWN = 5  # last lines of a command that failed
-# What torchrun adds: each line with its rank.
 TORCHRUN = ("-m", "torch.distributed.run")
+# From here on, torchrun tells that a rank has failed, which has said why before.
+_OF_TORCHRUN = re.compile(r"E\d{4} .*torch/distributed/elastic")
 
 
 def words(spec: RunSpec, srun: tuple[str, ...] = ()) -> list[str]:
@@ -88,7 +90,7 @@ class CommandRun:
         self.recorder = RunRecorder(directory, publish)
         self.spec = self.recorder.spec
         assert self.spec.command is not None
-        consent.check(self.spec.command)
+        self._folder = consent.folder_of(self.spec.command)
         self._words = words(self.spec)
         self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
         self._last: list[str] = []
@@ -162,8 +164,9 @@ class CommandRun:
             own[FIRST_BATCH] = "1"
         try:
             self._process = subprocess.Popen(
-                self._words, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True, errors="replace", bufsize=1,
+                self._words, cwd=self._folder, env=own, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                bufsize=1,
             )  # fmt: skip
         except OSError as error:
             raise LaunchError(
@@ -193,9 +196,11 @@ class CommandRun:
         self, lines: TextIO, log: TextIO, heard: Callable[[str], None] = lambda line: None
     ) -> None:
         """Copy lines into the log of this rank; keep the last ones."""
+        over = False
         for line in lines:
             heard(line)
-            if text := line.rstrip():
+            over = over or _OF_TORCHRUN.match(line) is not None
+            if (text := line.rstrip()) and not over:
                 self._last = [*self._last[-SHOWN + 1 :], text]
             log.write(line)
             log.flush()

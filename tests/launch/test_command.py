@@ -74,6 +74,21 @@ def test_a_known_rate_is_found(script: Any, tmp_path: Path) -> None:
     assert measured(asked, Tree(tmp_path)) == pytest.approx([200, 100], rel=0.05)
 
 
+def test_it_starts_in_the_folder_of_the_call(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(KNOWN)
+    monkeypatch.chdir(tmp_path)
+    asked = study(f"{PYTHON} train.py 0.1 10")
+    assert measured(asked, Tree(tmp_path / "results")) == pytest.approx([100], rel=0.05)
+
+
+def test_torchrun_does_not_hide_why_a_rank_failed(script: Any, tmp_path: Path) -> None:
+    command = script("raise SystemExit('no such data')")
+    said = failure(command, Tree(tmp_path), strategy="torchrun", gpus_per_node=2)
+    assert said.endswith("no such data")
+
+
 def test_ranks_of_torchrun_count_together(script: Any, tmp_path: Path) -> None:
     asked = study(f"{script(KNOWN)} 0.1 10", strategy="torchrun", gpus_per_node=2)
     assert measured(asked, Tree(tmp_path)) == pytest.approx([200], rel=0.05)
