@@ -45,6 +45,9 @@ SPARE_BYTES = GIB  # for everything else on the machine
 CORES_PER_RANK = 2  # of a run that gets ready: less is busy, so that none waits for another
 HERE = "this machine"  # the name of its main memory
 SHOW_EVERY_S = 1.0
+# A library in a command may take a rank for dead that stands still: NCCL, after 600 s. Our ranks
+# ask between collectives.
+PAUSE_S = 200.0
 
 Submit = Callable[[Path], LocalJob]
 
@@ -223,11 +226,18 @@ class Block:
 
     def _begin(self, entries: list[Entry], server: SlotServer) -> int:
         """Start runs, each up to its first window; return how many have found memory."""
-        memory, begun = MemoryNeed(), 0
+        memory, begun, since = MemoryNeed(), 0, time.monotonic()
         for size in group_sizes([item.spec for item in entries], limits.whole_cores()):
             end = begun + size
             while begun < end:
                 group, least = entries[begun:end], 1 if begun < 2 else 0
+                paused_s = (time.monotonic() - since) * (begun + 1) / max(begun, 1)
+                if not least and entries[begun].spec.command and paused_s > PAUSE_S:
+                    self._shown.say(
+                        f"no more than {begun} commands at once: they would stand still for longer "
+                        f"than {PAUSE_S:.0f} s, a third of what NCCL waits for a rank"
+                    )
+                    return begun
                 while len(group) > least and not memory.fits([item.spec for item in group]):
                     group.pop()
                 started = self._start(group, memory, server)

@@ -15,6 +15,7 @@ from typing import Any
 from ddl_core.errors import DataError
 
 WINDOW_S = 5.0  # at least: a line may come late by the time that the system takes to deliver it
+LONG_S = 60.0  # of a window, whatever number of lines it is to have: a script may print an epoch
 # What torchrun and srun put before a line of a rank: "[default1]:", "3: ".
 _OF_RANK = re.compile(r"(?:(?P<task>\d+): )?(?:\[\D*(?P<local>\d+)\]:)?\s*(?P<text>\{.*\})\s*$")
 _KEYS = ("images_all", "images")
@@ -96,7 +97,8 @@ class _Rank:
 
     def is_whole(self, least_s: float, least_steps: int) -> bool:
         """Say whether the window is long enough."""
-        return self.last - self.begun >= least_s and len(self.intervals) >= least_steps
+        lasts = self.last - self.begun
+        return lasts >= least_s and (len(self.intervals) >= least_steps or lasts >= LONG_S)
 
 
 def window(
@@ -112,7 +114,7 @@ def window(
     reports
         As they come; ends with the command.
     least_s, least_steps
-        How long the window lasts at least, for each rank.
+        How long the window lasts at least, for each rank; after a minute, one line is enough.
     expected
         Ranks that have reported before: without a line of each, the window is not over.
 

@@ -11,6 +11,7 @@ import pytest
 
 from ddl_core.errors import LaunchError, SpecError
 from ddl_tools.consent import allowing
+from ddl_tools.launch import interleave
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.study import doubts, plan_run, run_study
 from ddl_tools.names import label
@@ -183,3 +184,17 @@ def test_what_a_command_does_not_see_is_refused(fields: dict[str, Any], why: str
     base = {"framework": "command", "command": "python train.py", **fields}
     with pytest.raises(SpecError, match=why):
         Study.model_validate({"name": "own", "question": "?", "base": base}).expand()
+
+
+def test_commands_that_would_stand_still_for_long_form_blocks(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interleave, "PAUSE_S", 0.0)
+    fields = study(f"{script(KNOWN)} {{step_s}} 10", {"step_s": [0.05, 0.1, 0.2]}).model_dump()
+    asked = Study.model_validate(fields | {"interleave": {"reference": {"step_s": 0.05}}})
+    again = 200.0  # the reference, once in each block
+    rates = measured(asked, Tree(tmp_path))
+    assert rates == pytest.approx([200, 100, 50, again], rel=0.05)
+    rows = [read_epochs(one.directory)[-1] for one in run_study(asked, Tree(tmp_path))]
+    blocks = [row.interleave.block for row in rows if row.interleave]
+    assert blocks[0] == blocks[1] != blocks[2] == blocks[3]

@@ -70,3 +70,8 @@ def test_a_window_waits_for_a_rank_that_reported_before() -> None:
 def test_a_command_that_ends_has_no_window() -> None:
     with pytest.raises(EOFError):
         window(iter([Report(1.0, 0, 8, False), Report(2.0, 0, 8, False)]))
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(1.0, 20), (9.0, 7), (100.0, 1)])
+def test_a_first_window_has_many_lines_or_a_minute(step_s: float, steps: int) -> None:
+    assert window(lines(1, step_s, 8), least_steps=20).steps == steps
