@@ -130,14 +130,14 @@ def _words_of(commands: Iterable[str | None]) -> dict[str, str]:
 
 
 def _options(command: str) -> list[str]:
-    """Return the words of a command, each option with its value."""
+    """Return the words of a command, each option with its value and without dashes."""
     found: list[str] = []
     for word in command.split():
         if found and found[-1].startswith("-") and " " not in found[-1] and word[0] != "-":
             found[-1] += f" {word}"
         else:
             found.append(word)
-    return found
+    return [one.lstrip("-") or one for one in found]
 
 
 def varying(rows: Sequence[Row], hide: Collection[str] = ()) -> list[str]:
@@ -314,6 +314,8 @@ def _parts(row: Row, names: Sequence[str]) -> list[str]:
             continue
         if name == "strategy" and "framework" in names:
             parts.append(called(row["framework"], row["strategy"]))
+        elif name == "loader" and row.get("framework") == COMMAND:
+            parts.append("first batch" if row["loader"] == "synthetic" else "own loader")
         elif name == "data_format" and row.get("loader") == "synthetic":
             continue  # it reads no files
         elif name == "second_start" and not row[name] and len(names) > 1:

@@ -38,7 +38,8 @@ def install(page: str, source: Path, target: Path) -> Path:
 def calls(page: str) -> list[list[str]]:
     """Return the words of each ``ddl`` and ``python`` that a page calls."""
     lines = _text(page).replace("\\\n", " ").splitlines()
-    return [shlex.split(line) for line in lines if line.startswith(("ddl ", "python "))]
+    called = [line for line in lines if line.startswith(("ddl ", "python "))]
+    return [shlex.split(line, comments=True) for line in called]
 
 
 def commands(page: str) -> list[list[str]]:

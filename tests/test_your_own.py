@@ -1,7 +1,9 @@
-"""A stranger's network, loader and data outside the project, as three pages of docs/ say."""
+"""A stranger's network, loader, data and script outside the project, as pages of docs/ say."""
 
 import hashlib
+import os
 import re
+import sys
 from pathlib import Path
 
 import nbformat
@@ -16,6 +18,7 @@ from tests.pictures import CLASSES, write_pictures
 
 NETWORK, DATA = "how-to/use-your-model.md", "how-to/use-your-data.md"
 ALL = "how-to/measure-your-own.md"
+SCRIPT = "how-to/measure-your-script.md"
 EXECUTE = """
 from pathlib import Path
 from ddl_tools.launch.notebook import execute
@@ -108,3 +111,21 @@ def test_a_network_and_a_loader_run_to_intervals_and_a_notebook(tmp_path: Path) 
     (shown,) = nbformat.read(tmp_path / "mine.ipynb", as_version=4).cells[-1:]
     kinds = {kind for output in shown.outputs for kind in output.get("data", {})}
     assert {"text/markdown", "image/png", "text/html"} <= kinds
+
+
+def test_a_script_runs_to_a_page(tmp_path: Path) -> None:
+    """As the page says, with one start in place of four, and fewer windows."""
+    study = pages.files(SCRIPT)["mine.yaml"]
+    for of_page, here in (("repeats: 4", "repeats: 1"), ("epochs: 4", "epochs: 2")):
+        assert of_page in study
+        study = study.replace(of_page, here)
+    (tmp_path / "mine.yaml").write_text(study)
+    pages.write(["train.py"], SCRIPT, tmp_path)
+    # As in an environment that is activated.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    said = [pages.ddl(tmp_path, tmp_path, *words, PATH=path) for words in pages.commands(SCRIPT)]
+    assert "python train.py --batch 64" in said[0]
+    assert "2 completed" in said[1]
+    assert re.search(r"  batch 64: \d\.\d\d", said[2])
+    (drawn,) = (tmp_path / "results" / "figures").rglob("comparison.csv")
+    assert list(pd.read_csv(drawn)["label"]) == ["batch 32", "batch 64"]

@@ -161,3 +161,23 @@ def test_equal_labels_are_followed_by_what_differs_in_facts() -> None:
         "same (c 1)",
         "other",
     ]
+
+
+@pytest.mark.parametrize(
+    ("commands", "labels"),
+    [
+        (("python t.py --batch 8", "python t.py --batch 16"), ["batch 8", "batch 16"]),
+        (("a.py --amp -b 8", "a.py -b 8"), ["amp", "a.py -b 8"]),
+        (("a.py 8", "b.py 8"), ["a.py", "b.py"]),
+    ],
+)
+def test_commands_are_named_by_what_differs(commands: tuple[str, ...], labels: list[str]) -> None:
+    runs = [RunSpec(framework="command", command=one) for one in commands]
+    assert label(runs) == labels
+
+
+def test_the_loader_of_a_command_is_named_where_it_repeats_a_batch() -> None:
+    command = {"framework": "command", "command": "a.py"}
+    own, first = RunSpec(**command), RunSpec(**command, loader="synthetic")
+    assert label([own, first]) == ["own loader", "first batch"]
+    assert common([dict(own)], ("strategy", "loader")) == "single process, own loader"
