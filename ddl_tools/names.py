@@ -174,7 +174,7 @@ def common(rows: Sequence[Row], names: Iterable[str]) -> str:
     if "nodes" in differ and "gpus_per_node" in shared:
         shared.remove("gpus_per_node")
     return ", ".join(
-        _ranks(first, first["nodes"] > 1) if name == "gpus_per_node" else phrase(name, first[name])
+        _ranks(first, first["nodes"] > 1) if name == "gpus_per_node" else _phrase(first, name)
         for name in shared
     )
 
@@ -314,18 +314,23 @@ def _parts(row: Row, names: Sequence[str]) -> list[str]:
             continue
         if name == "strategy" and "framework" in names:
             parts.append(called(row["framework"], row["strategy"]))
-        elif name == "loader" and row.get("framework") == COMMAND:
-            parts.append("first batch" if row["loader"] == "synthetic" else "own loader")
         elif name == "data_format" and row.get("loader") == "synthetic":
             continue  # it reads no files
         elif name == "second_start" and not row[name] and len(names) > 1:
             continue  # as every other run
         elif not (strategy := owner(name)) or name in shown:
             of = f"{title('strategy', strategy)} " if strategy and "strategy" not in row else ""
-            parts.append(of + phrase(name, row[name]))
+            parts.append(of + _phrase(row, name))
         elif own and name == own[0] and not shown and "strategy" in row:
             parts.append(_DEFAULT)
     return parts
+
+
+def _phrase(row: Row, name: str) -> str:
+    """Return the words for a field of a run; a command has a loader of its own."""
+    if name == "loader" and row.get("framework") == COMMAND:
+        return "first batch" if row[name] == "synthetic" else "own loader"
+    return phrase(name, row[name])
 
 
 def _matters(row: Row, name: str) -> bool:
