@@ -398,6 +398,12 @@ class RunSpec(BaseModel):
         """
         return self.epochs if self.prefix else max(1, -(-self.discard_steps // steps))
 
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether a start goes on where an earlier one has left; else it begins again."""
+        trains = self.work == "train" and self.framework != COMMAND
+        return trains and self.checkpoint_every > 0
+
     def due(self, every: int, epoch: int) -> bool:
         """Say whether something is due that is done `every` so many epochs and after the last.
 

@@ -1,4 +1,4 @@
-"""Which commands of the user's may start, and where: those that this call has named, in its folder.
+"""Which commands of the user's may start, and where: those of this call, in its folder.
 
 A record may come from anybody. So its command starts only where a process above named the same
 command, from a study file or word for word.
@@ -13,28 +13,26 @@ from pathlib import Path
 from ddl_core.errors import LaunchError
 
 ALLOWED = "DDL_COMMANDS"  # their hashes, as those that this process starts see them
-FOLDER = "DDL_COMMANDS_IN"  # where the call was made; a notebook of a run has another one
+FOLDER = "DDL_COMMANDS_FOLDER"  # the current one of the call, in which they start
 
 
-def variables(commands: Iterable[str | None]) -> dict[str, str]:
-    """Return the variables that let processes start some commands in the current folder."""
+def variables(commands: Iterable[str | None], folder: Path) -> dict[str, str]:
+    """Return the variables that let processes start some commands in a folder."""
     named = {_digest(one) for one in commands if one is not None}
-    return {ALLOWED: " ".join(sorted(named)), FOLDER: str(Path.cwd())} if named else {}
+    return {ALLOWED: " ".join(sorted(named)), FOLDER: str(folder)} if named else {}
 
 
 @contextmanager
 def allowing(commands: Iterable[str | None]) -> Iterator[None]:
-    """Let processes that start in a ``with`` block start these commands."""
-    before = {name: os.environ.get(name) for name in (ALLOWED, FOLDER)}
-    os.environ.update(variables(commands))
+    """Let processes that start in a ``with`` block start these commands in the current folder."""
+    before = {name: os.environ[name] for name in (ALLOWED, FOLDER) if name in os.environ}
+    os.environ.update(variables(commands, Path.cwd()))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in (ALLOWED, FOLDER):
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def folder_of(command: str) -> Path:

@@ -28,6 +28,7 @@ from ddl_tools.subreaper import end_all, family
 # Variables of a run's ranks: what they prove to each other that they belong to one run, and the
 # process that all ranks of this machine descend from.
 KEY, LEADER = "DDL_RUN_KEY", "DDL_RUN_LEADER"
+COMMAND_STEP = "DDL_COMMAND_STEP"  # words of srun before a command of the user's, in a job
 MOST_OPEN_FILES = 65_536  # some programs close every number up to their limit, one by one
 # A site's folder for what libraries keep; in /tmp, each node has its own.
 CACHES = "DDL_CACHES"

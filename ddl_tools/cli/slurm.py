@@ -78,7 +78,7 @@ def submit_command(
     to take if their rate is known.
     """
     from ddl_tools.cli import answers
-    from ddl_tools.launch.plan_notes import open_ports, prefixes
+    from ddl_tools.launch.plan_notes import commands, open_ports, prefixes
     from ddl_tools.launch.slurm import expected, reconcile, slurm_cli
     from ddl_tools.launch.slurm import submit as core
     from ddl_tools.launch.slurm.script import JobPlan, render
@@ -92,7 +92,8 @@ def submit_command(
         say("jobs do not interleave: with --by block, the runs of a repeat share a job", err=True)
 
     def show(entries: list[Entry], plans: list[JobPlan]) -> None:
-        if note := prefixes([item.spec for item in entries]):
+        specs = [item.spec for item in entries]
+        for note in filter(None, (prefixes(specs), commands(specs))):
             say(note, err=True)
         common.warn(open_ports([item.spec for plan in plans for item in plan.runs], site))
         for note in slurm_cli.notes(render(plans[0], site)) if plans else ():

@@ -49,7 +49,7 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     --train-images 640 --eval-images 64 --local-batch-size 32 --epochs 3
     """
     from ddl_tools.analysis import metrics
-    from ddl_tools.launch.plan_notes import bindings, without_throughput
+    from ddl_tools.launch.plan_notes import bindings, commands, without_throughput
     from ddl_tools.launch.study import check_single, doubts, plan_single, run_one
 
     spec = RunSpec.parse(fields)
@@ -57,12 +57,13 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     if dry_run:
         check_single(spec, study_name, tree)
         say(f"{entry(spec, directory).state}: {directory}")
+        _say_all(commands([spec]))
         say(common.command_of(spec, directory))
         return
     plan_single(spec, study_name, tree, data_dir)
     say(spec.run_id)
-    _say_all(without_throughput([spec]), bindings())
-    record = run_one(directory)
+    _say_all(without_throughput([spec]), commands([spec]), bindings())
+    record = run_one(directory, spec.command)
     say(f"completed: {metrics.describe(read_epochs(directory))}")
     _say_all(*doubts([record]))
     say(f"executed notebook: {RunFiles(directory).notebook}")

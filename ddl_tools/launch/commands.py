@@ -21,14 +21,14 @@ from pydantic import (
 )
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import LaunchError, NotInstalledError
+from ddl_core.errors import LaunchError, NotInstalledError, SpecError
 from ddl_core.files import describe
 from ddl_core.origin import HOME
 from ddl_core.registry import COMMAND
 from ddl_tools.commit import code
 from ddl_tools.launch import interpreters
 from ddl_tools.launch.slurm.site import Container
-from ddl_tools.processes import CACHES, KEY, compiled, imports, inherited
+from ddl_tools.processes import CACHES, COMMAND_STEP, KEY, compiled, imports, inherited
 from ddl_tools.records.provenance import CONTAINER
 from ddl_tools.records.storage import Index, Line
 
@@ -40,11 +40,13 @@ BINDING = (
 # Set by a job of several runs before each of them.
 BLOCK, PLACE = "DDL_BLOCK", "DDL_PLACE"
 
-# Gives a task of srun the variables that torchrun sets, and log files of its own.
-TASK = """
-export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+# Gives a process the log files of its rank.
+LOGGED = """
 mkdir -p "$0/$RANK" && exec "$@" >"$0/$RANK/stdout.log" 2>"$0/$RANK/stderr.log"
 """
+# Gives a task of srun the variables that torchrun sets, and log files of its own.
+TASK = f"""
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS{LOGGED}"""
 # Before that where the task is in a container: its variables may be the image's, the code is ours.
 # Packages of the user's home folder are of another Python.
 INSIDE = """
@@ -62,11 +64,12 @@ class Allocation(BaseModel):
 
     nodes: int = Field(1, ge=1, le=10**6, alias="SLURM_JOB_NUM_NODES")
     srun: tuple[str, ...] = Field(min_length=1, alias="DDL_SRUN")
+    srun_node: tuple[str, ...] = Field((), alias="DDL_SRUN_NODE")  # for one task on each node
     container: Json[Container] | None = Field(None, alias="DDL_CONTAINER")
     block: Line | None = Field(None, alias=BLOCK)  # of runs that share this start of the job
     place: Index | None = Field(None, alias=PLACE)  # of the run at work in it
 
-    @field_validator("srun", mode="before")
+    @field_validator("srun", "srun_node", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
@@ -142,7 +145,7 @@ class Command:
 
     rank: tuple[str, ...]  # words of each rank's command
     ranks: int  # how many of them begin on this machine
-    step: tuple[str, ...] = ()  # words of the job step that starts them all, inside a SLURM job
+    step: tuple[str, ...] = ()  # words of what starts them all inside a SLURM job
     simulated: SimulatedNodes | None = None
 
     def __str__(self) -> str:
@@ -168,7 +171,8 @@ def command(
         python, before = str(interpreters.python_of(spec.framework)), prefix(spec, logs)
     rank = [*before, python, "-m", worker, str(run_dir)]
     if spec.framework == COMMAND:  # which starts its own ranks
-        return Command(tuple(rank), 1)
+        here = ("/bin/sh", "-c", f"RANK=0{LOGGED}", _output(logs), *rank) if allocation else ()
+        return Command(tuple(rank), 1, here)
     if simulated := spec.launcher:
         return Command(tuple(rank), spec.world_size, simulated=simulated)
     folders = [run_dir, *([data_dir] if data_dir else [])]
@@ -184,20 +188,54 @@ def step(
     folders: Sequence[Path] = (),
 ) -> list[str]:
     """Return the job step of a run; in a container, ranks see `folders`."""
-    program = shutil.which(allocation.srun[0])
-    if program is None:
-        raise LaunchError(f"cannot find {allocation.srun[0]!r} on PATH, inside a SLURM job")
-    size = [f"--nodes={spec.nodes}", f"--ntasks={spec.nodes * spec.gpus_per_node}"]
-    size.append(f"--ntasks-per-node={spec.gpus_per_node}")
-    inside, output = allocation.container, str(logs / "srun" / "attempt_0")
+    begin = _srun(allocation.srun, spec.nodes, spec.gpus_per_node)
+    inside, output = allocation.container, _output(logs)
     if inside is None:
-        return [program, *size, *allocation.srun[1:], "sh", "-c", TASK, output, *rank]
+        return [*begin, *allocation.srun[1:], "sh", "-c", TASK, output, *rank]
     if made := os.environ.get(CACHES):
         # The job has made it on its first node alone, where each node has its own.
         folders = [*folders, Path(made).parent]
     options, before = inside.words([HOME, *folders], os.environ)
     task = ["sh", "-c", INSIDE + TASK, output, str(HOME), *rank]
-    return [program, *size, *options, *allocation.srun[1:], *before, *task]
+    return [*begin, *options, *allocation.srun[1:], *before, *task]
+
+
+def _srun(words: Sequence[str], nodes: int, per_node: int) -> list[str]:
+    """Return the path of srun, and how many tasks it starts."""
+    if (program := shutil.which(words[0])) is None:
+        raise LaunchError(f"cannot find {words[0]!r} on PATH, inside a SLURM job")
+    size = [f"--nodes={nodes}", f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
+    return [program, *size]
+
+
+def _output(logs: Path) -> str:
+    """Return the folder in which each task of a job has a folder for its output."""
+    return str(logs / "srun" / "attempt_0")
+
+
+def command_step(spec: RunSpec) -> list[str]:
+    """Return the words of srun before a command of the user's; none outside a SLURM job.
+
+    srun starts a task for each rank, or one torchrun on each node. The command is in a step also
+    where it is one process: some sites give GPUs to steps alone.
+
+    `SpecError` where no rank could start.
+    """
+    allocation, node = Allocation.current(), spec.strategy == "torchrun"
+    if allocation is None:
+        if spec.strategy == "srun":
+            raise SpecError(
+                "strategy = 'srun', but this is no SLURM job; submit the study with "
+                "`ddl study submit`, or choose 'torchrun'"
+            )
+        return []
+    if allocation.container:
+        raise SpecError(
+            "framework = 'command', but the ranks of this site run in a container, in which no "
+            "command of yours is started; use another site"
+        )
+    words = allocation.srun_node or allocation.srun if node else allocation.srun
+    return [*_srun(words, spec.nodes, 1 if node else spec.gpus_per_node), "--label", *words[1:]]
 
 
 def prefix(spec: RunSpec, logs: Path) -> list[str]:
@@ -234,6 +272,8 @@ def environment(spec: RunSpec) -> Mapping[str, str]:
         **compiled(),
         KEY: uuid.uuid4().hex,
     }
+    if spec.framework == COMMAND:
+        variables[COMMAND_STEP] = shlex.join(command_step(spec))
     allocation = None if spec.launcher else Allocation.current()
     if allocation and allocation.container:
         del variables["PYTHONPATH"]  # modules put packages for the Python outside there

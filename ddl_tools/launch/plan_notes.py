@@ -82,7 +82,7 @@ def commands(runs: list[RunSpec]) -> str | None:
     if not found:
         return None
     lines = "".join(f"\n  {one}" for one in found)
-    return f"commands: the study starts these in the current folder, with your rights:{lines}"
+    return f"commands: these start in the current folder, with your rights:{lines}"
 
 
 def bindings() -> str | None:

@@ -11,9 +11,10 @@ from ddl_core.data.formats import open_format
 from ddl_core.errors import DataError, LaunchError, NotInstalledError, SpecError
 from ddl_core.files import cannot_write, or_elsewhere
 from ddl_core.origin import INSTALL
+from ddl_core.registry import COMMAND
 from ddl_tools import gpus, limits
 from ddl_tools.datasets import PUBLIC_SETS
-from ddl_tools.launch.commands import Allocation
+from ddl_tools.launch.commands import Allocation, command_step
 from ddl_tools.processes import caches
 
 # Two checkpoints of the largest model (one being written) are 1 GB.
@@ -25,6 +26,7 @@ def check_run(spec: RunSpec) -> None:
     allocation = Allocation.current()
     if not (allocation and allocation.container):  # of an image its ranks find out
         _check_software(spec)
+    check_command(spec)
     caches()
     if simulated := spec.launcher:
         simulated.check()  # its ranks share whatever cores there are
@@ -57,6 +59,12 @@ def _check_software(spec: RunSpec) -> None:
             "what CC names), which torch.compile calls while the run goes on; load or install "
             "one where the ranks run, or set compile to false"
         )
+
+
+def check_command(spec: RunSpec) -> None:
+    """Check that a command of the user's can be started from here as its run says."""
+    if spec.framework == COMMAND:
+        command_step(spec)
 
 
 def check_batch(spec: RunSpec) -> None:

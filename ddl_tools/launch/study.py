@@ -257,6 +257,8 @@ def run_study(
             for item in pending(entries, retry_failed)
             if only is None or item.spec.run_id in only
         ]
+        for item in todo:
+            preflight.check_command(item.spec)
         check_data(todo, tree, data_dir)
         todo = write_plans(study, todo, tree, data_dir)
         if not todo:
@@ -267,7 +269,8 @@ def run_study(
         total, part = (epochs, "epoch") if interleaved else (len(todo), "run")
         with (
             measuring.alone(f"study {study.name!r}"),
-            allowing(item.spec.command for item in todo),
+            # All: a block may need a further run of a baseline whose own are complete.
+            allowing(spec.command for spec in study.expand()),
             local_ranks.shared(),
             closing(screen(total, part) if progress else Screen(total)) as shown,
         ):
@@ -386,10 +389,19 @@ def _said(shown: Screen, name: str) -> Iterator[None]:
         shown.say(f"failed     {name}: {error}")
 
 
-def run_one(run_dir: Path) -> RunRecord:
-    """Execute one planned run through its notebook and show its progress; return its record."""
+def run_one(run_dir: Path, command: str | None = None) -> RunRecord:
+    """Execute one planned run through its notebook and show its progress; return its record.
+
+    `command` is that of the user's which this call names; another one does not start.
+    """
     name = f"run {run_dir.name}"
-    with closing(screen(1)) as shown, stoppable(), measuring.alone(name), local_ranks.shared():
+    with (
+        allowing([command]),
+        closing(screen(1)) as shown,
+        stoppable(),
+        measuring.alone(name),
+        local_ranks.shared(),
+    ):
         jobs = {run_dir.name: submit(run_dir)}
         with _ending(jobs):
             _show_until_one_ended(jobs.values(), shown, 0)

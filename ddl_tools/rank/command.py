@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -19,12 +19,13 @@ from typing import TextIO
 import psutil
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import LaunchError
+from ddl_core.errors import Interrupted, LaunchError
 from ddl_core.loop import EpochResult
 from ddl_core.reports import FIRST_BATCH
 from ddl_core.timing import EpochTiming
 from ddl_tools import consent
-from ddl_tools.processes import users_environment
+from ddl_tools.processes import COMMAND_STEP, stoppable, undisturbed, users_environment
+from ddl_tools.rank import meeting
 from ddl_tools.rank.recorder import RunRecorder
 from ddl_tools.rank.reports import Report, Window, read, window
 from ddl_tools.records.progress import SETUP_TIMEOUT_S, Publish
@@ -37,26 +38,28 @@ SHOWN = 5  # last lines of a command that failed
 TORCHRUN = ("-m", "torch.distributed.run")
 # From here on, torchrun tells that a rank has failed, which has said why before.
 _OF_TORCHRUN = re.compile(r"E\d{4} .*torch/distributed/elastic")
+# What this process is told as the one rank of ours on this machine: a command has its own ranks.
+OF_OUR_RANK = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"),
+    *(meeting.MASTER, meeting.AGENT_STORE),
+)
 
 
-def words(spec: RunSpec, srun: tuple[str, ...] = ()) -> list[str]:
+def words(spec: RunSpec, step: Sequence[str] = ()) -> list[str]:
     """Return the words of a run's command, with what starts its ranks before them.
 
     Parameters
     ----------
     spec
         Its strategy says what starts the ranks: nothing, ``torchrun`` or ``srun``.
-    srun
-        Words of srun in a SLURM job.
+    step
+        Words of srun in a SLURM job: it starts a task for each rank, or each torchrun.
     """
     assert spec.command is not None
     own = shlex.split(spec.command)
+    if spec.strategy != "torchrun":
+        return [*step, *own]
     nodes, ranks = str(spec.nodes), str(spec.gpus_per_node)
-    if spec.strategy == "single":
-        return own
-    if spec.strategy == "srun":
-        size = [f"--nodes={nodes}", f"--ntasks-per-node={ranks}", f"--ntasks={spec.world_size}"]
-        return [srun[0], *size, "--label", *srun[1:], *own]
     options = ["--nnodes", nodes, "--nproc-per-node", ranks, "--tee", "1"]
     options += (
         ["--standalone"]
@@ -69,13 +72,14 @@ def words(spec: RunSpec, srun: tuple[str, ...] = ()) -> list[str]:
         if is_python
         else [sys.executable, *TORCHRUN, *options, "--no-python", *own]
     )
-    if spec.nodes == 1:
-        return torchrun
-    size = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
-    return [srun[0], *size, "--label", *srun[1:], *torchrun]
+    return [*step, *torchrun]
 
 
 def _endpoint() -> str:
+    """Return where the torchruns meet: on this node, the first of the job, by its own name.
+
+    The name of a fast network would not do: by it, torchrun does not find that it is the host.
+    """
     return f"{os.uname().nodename}:{29_400 + os.getpid() % 1000}"
 
 
@@ -91,7 +95,8 @@ class CommandRun:
         self.spec = self.recorder.spec
         assert self.spec.command is not None
         self._folder = consent.folder_of(self.spec.command)
-        self._words = words(self.spec)
+        self._step = shlex.split(os.environ.get(COMMAND_STEP, ""))
+        self._words = words(self.spec, self._step)
         self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
         self._last: list[str] = []
         self._process: subprocess.Popen[str] | None = None
@@ -100,8 +105,16 @@ class CommandRun:
     def execute(self, leaving: ExitStack) -> None:
         """Start the command, record one window after the other, end it; put its end on `leaving`.
 
-        So a command that is in the way of an error ends once the error has been said.
+        So a command that is in the way of an error ends once the error has been said. A start
+        measures all windows: what an earlier one left, the newest lines replace.
         """
+        try:
+            with stoppable():
+                self._measure(leaving)
+        except KeyboardInterrupt:  # also the end of a job
+            raise Interrupted("the command was ended from outside") from None
+
+    def _measure(self, leaving: ExitStack) -> None:
         recorder, spec = self.recorder, self.spec
         recorder.progress.set_up("starting the command")
         recorder.describe_command()
@@ -146,7 +159,7 @@ class CommandRun:
             if item is None:
                 return
             at, text = item
-            one = read(text, at)
+            one = read(text, at, self.spec.gpus_per_node)
             if one is None or at < begun:
                 continue
             self._images, self._heard = one.images, True
@@ -160,6 +173,8 @@ class CommandRun:
     @contextmanager
     def _started(self) -> Iterator[None]:
         own = {**users_environment(), "PYTHONUNBUFFERED": "1"}
+        for name in () if self._step else OF_OUR_RANK:
+            own.pop(name, None)
         if self.spec.loader == "synthetic":
             own[FIRST_BATCH] = "1"
         try:
@@ -170,7 +185,8 @@ class CommandRun:
             )  # fmt: skip
         except OSError as error:
             raise LaunchError(
-                f"cannot start {self._words[0]!r}: {error.strerror}", category="settings"
+                f"cannot start {error.filename or self._words[0]!r}: {error.strerror}",
+                category="settings",
             ) from None
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -184,7 +200,8 @@ class CommandRun:
         try:
             yield
         finally:
-            self._end()
+            with undisturbed():
+                self._end()
 
     def _read(self, output: TextIO, errors: threading.Thread) -> None:
         """Pass on each line with the time of its arrival; at the end, None."""
@@ -206,7 +223,7 @@ class CommandRun:
             log.flush()
 
     def _end(self) -> None:
-        """Ask the command to end, and end what has not."""
+        """Ask the command to end, and end what has not; srun asks the tasks of its step."""
         process = self._process
         assert process is not None
         with suppress(ProcessLookupError):
@@ -218,7 +235,10 @@ class CommandRun:
         process.wait()
 
     def _cpu_s(self) -> float:
+        """Return the CPU time of the command; 0 of a job step, whose tasks are not below srun."""
         total = 0.0
+        if self._step:
+            return total
         for one in descendants(psutil.Process()):
             with suppress(psutil.Error):
                 times = one.cpu_times()

@@ -16,8 +16,9 @@ from ddl_core.errors import DataError
 
 WINDOW_S = 5.0  # at least: a line may come late by the time that the system takes to deliver it
 LONG_S = 60.0  # of a window, whatever number of lines it is to have: a script may print an epoch
-# What torchrun and srun put before a line of a rank: "[default1]:", "3: ".
-_OF_RANK = re.compile(r"(?:(?P<task>\d+): )?(?:\[\D*(?P<local>\d+)\]:)?\s*(?P<text>\{.*\})\s*$")
+# What torchrun and srun put before a line of a rank: "[default1]:", " 3: ". Of several nodes, srun
+# numbers the torchruns, and each of these the ranks of its node.
+_OF_RANK = re.compile(r"\s*(?:(?P<task>\d+): )?(?:\[\D*(?P<local>\d+)\]:)?\s*(?P<text>\{.*\})\s*$")
 _KEYS = ("images_all", "images")
 
 
@@ -56,8 +57,8 @@ class Window:
         return statistics.median(self.intervals)
 
 
-def read(line: str, at: float) -> Report | None:
-    """Return the report that a line is, None if it is another line.
+def read(line: str, at: float, per_node: int = 1) -> Report | None:
+    """Return the report that a line is, None if it is another line; `per_node` ranks have a node.
 
     `DataError` if it is one with a number that cannot be.
     """
@@ -71,7 +72,9 @@ def read(line: str, at: float) -> Report | None:
     key = next((one for one in _KEYS if one in said), None)
     if key is None:
         return None
-    images, rank = said[key], said.get("rank", found["local"] or found["task"])
+    task, local = int(found["task"] or 0), found["local"]
+    place = task if local is None else task * per_node + int(local)
+    images, rank = said[key], said.get("rank", place)
     if type(images) is not int or not 0 < images < 10**12:
         raise DataError(
             f"the command printed {key} = {images!r:.50}; it has to be a number of images above 0, "

@@ -104,7 +104,7 @@ def too_long(plans: list[JobPlan], expected: Mapping[str, Expected], site: Site)
     if not found:
         return None
     hours, longest = max(found, key=lambda pair: pair[0])
-    saved = all(item.spec.checkpoint_every for _, plan in found for item in plan.runs)
+    saved = all(item.spec.keeps_checkpoints for _, plan in found for item in plan.runs)
     then = (
         "continue from a checkpoint when you submit the study again"
         if saved

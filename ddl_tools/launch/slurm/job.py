@@ -30,6 +30,10 @@ NO_HEADWAY = (
     "never get further; give it more with --time, or fewer images per epoch (and checkpoint_every "
     "= 1, if that is not so)"
 )
+NO_CHECKPOINTS = (
+    "stopped at the notice of its time limit; it writes no checkpoints, and each start measures "
+    "all epochs anew: give it more with --time, or ask for fewer epochs"
+)
 NO_TURN = "its job was stopped before its turn in the block"
 
 
@@ -122,7 +126,9 @@ def _at_limit(run_dir: Path, before: tuple[int, int] | None) -> int:
         return 1
     starts, written = _headway(run_dir)
     stuck = before is not None and starts > before[0] and written == before[1]
-    kind, text = ("TimeLimit", NO_HEADWAY) if stuck else (INTERRUPTED, STOPPED_AT_LIMIT)
+    kind, text = (INTERRUPTED, STOPPED_AT_LIMIT)
+    if stuck:
+        kind, text = "TimeLimit", NO_HEADWAY if record.spec.keeps_checkpoints else NO_CHECKPOINTS
     finish_run(run_dir, Failure(kind=kind, message=text, category="time_limit"), restate=True)
     return 1 if stuck else STOPPED
 

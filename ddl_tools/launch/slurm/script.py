@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.origin import HOME, IN_CLONE
+from ddl_tools import consent
 from ddl_tools.launch.slurm.site import Site, clock, seconds
 from ddl_tools.processes import CACHES
 from ddl_tools.records.ledger import Entry
@@ -63,6 +64,8 @@ class JobPlan:
         For a time above the site's limit; None: that of `ddl study submit`.
     project, python
         Where the job works, in a clone also its code, and Python, on the shared file system.
+    folder
+        Where commands of the user's start.
     """
 
     account: str | None = None
@@ -77,6 +80,12 @@ class JobPlan:
     remedy: str | None = None
     project: Path = field(default_factory=workplace)
     python: str = sys.executable
+    folder: Path = field(default_factory=Path.cwd)
+
+    @property
+    def commands(self) -> dict[str, None]:
+        """Commands of the user's that its runs start, each once."""
+        return dict.fromkeys(item.spec.command for item in self.runs if item.spec.command)
 
     def of(self, runs: Sequence[Entry]) -> "JobPlan":
         """Return the plan of a job that executes some runs, with the log beside the first one."""
@@ -91,7 +100,7 @@ class JobPlan:
 
     def requeues(self, site: Site) -> int:
         """Return how often it may go on after its time limit; a single run needs checkpoints."""
-        goes_on = len(self.runs) > 1 or any(item.spec.checkpoint_every for item in self.runs)
+        goes_on = len(self.runs) > 1 or any(item.spec.keeps_checkpoints for item in self.runs)
         return site.requeues if goes_on else 0
 
     def node_hours(self, site: Site) -> float:
@@ -127,6 +136,7 @@ class JobPlan:
     def _check_paths(self) -> None:
         """Check that the paths can stand in a script."""
         places = [item.directory for item in self.runs] or [self.log]
+        places += [self.folder] if self.commands else []
         for path in (self.project, self.python, *places):
             if found := CONTROL.search(str(path)):
                 raise SpecError(
@@ -166,6 +176,11 @@ def render(plan: JobPlan, site: Site) -> str:
         **job_environment(widest, site, plan.project),
         directives=directives(plan, site),
         python=shlex.quote(plan.python),
+        commands=plan.commands,
+        consent={
+            name: shlex.quote(value)
+            for name, value in consent.variables(plan.commands, plan.folder).items()
+        },
         run_dirs=[shlex.quote(str(item.directory)) for item in plan.runs],
         requeues=plan.requeues(site),
     )
@@ -192,6 +207,7 @@ def job_environment(spec: RunSpec, site: Site, project: Path) -> dict[str, Any]:
         "environment": _variables(site, project),
         "setup": site.setup,
         "srun": shlex.quote(shlex.join(srun_argv(spec, site))),
+        "srun_node": shlex.quote(shlex.join(srun_argv(spec, site, whole_node=True))),
         "container": container and shlex.quote(container.model_dump_json()),
         "master_address": site.master_address,
         "master_suffix": site.master_suffix,
@@ -261,21 +277,27 @@ def _variables(site: Site, project: Path) -> dict[str, str]:
     }
 
 
-def srun_argv(spec: RunSpec, site: Site) -> list[str]:
-    """Return the step's command up to the rank itself, without the number of tasks."""
+def srun_argv(spec: RunSpec, site: Site, whole_node: bool = False) -> list[str]:
+    """Return the step's command up to the rank itself, without the number of tasks.
+
+    A task for a `whole_node` has what all ranks of it have, and divides it among them.
+    """
+    ranks = spec.gpus_per_node if whole_node else 1
+    cpu_bind, gpu_bind = ("none", "none") if whole_node else (site.cpu_bind, site.gpu_bind)
     words = [
         "srun",
         *site.srun_args,  # the last one counts
         "--kill-on-bad-exit=1",
         "--distribution=block",
-        f"--cpus-per-task={site.cpus_per_rank}",
-        f"--mpi={site.mpi if site.over_mpi(spec) else 'none'}",
+        f"--cpus-per-task={ranks * site.cpus_per_rank}",
+        f"--mpi={site.mpi if site.over_mpi(spec) and not whole_node else 'none'}",
     ]
-    words += [f"--cpu-bind={site.cpu_bind}"] if site.cpu_bind else []
+    words += [f"--cpu-bind={cpu_bind}"] if cpu_bind else []
     if site.wants_gpus(spec):
-        words += ["--gpus-per-task=1"] if site.gpu_request == "gpus_per_task" else []
-        words += [f"--gpu-bind={site.gpu_bind}"] if site.gpu_bind else []
-        words += _visible(site, spec.gpus_per_node)
+        words += [f"--gpus-per-task={ranks}"] if site.gpu_request == "gpus_per_task" else []
+        words += [f"--gpu-bind={gpu_bind}"] if gpu_bind else []
+        of_rank = site.visible_devices == "local_rank"
+        words += [] if whole_node and of_rank else _visible(site, spec.gpus_per_node)
     return words
 
 

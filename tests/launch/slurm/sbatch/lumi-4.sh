@@ -41,6 +41,8 @@ module load lumi-aif-singularity-bindings
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL
 # What the ranks are started with; ddl_tools/launch/commands.py reads it.
 export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=7 --mpi=none --cpu-bind=mask_cpu:0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000,0xfe,0xfe00,0xfe00000000,0xfe0000000000 sh -c '"'"'export ROCR_VISIBLE_DEVICES=$SLURM_LOCALID; exec "$@"'"'"' rank'
+# The same for one task on each node, which starts the ranks of its node itself.
+export DDL_SRUN_NODE='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=56 --mpi=none --cpu-bind=none --gpu-bind=none'
 # What they run in. The run's folders are bound as it starts, when all of them are known.
 export DDL_CONTAINER='{"runtime":"singularity","image":"/appl/local/laifs/containers/lumi-multitorch-u24r70f21m50t210-20260415_130625/lumi-multitorch-full-u24r70f21m50t210-20260415_130625.sif","binds":[],"args":[],"gpu_option":false,"python":"/opt/venv/bin/python"}'
 MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
