@@ -1,6 +1,9 @@
 """A training script of the user's, measured: real commands, with rates that are known."""
 
+import os
 import re
+import signal
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -8,16 +11,21 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
-from ddl_core.errors import LaunchError, SpecError
+from ddl_core.errors import STOPPED, LaunchError, SpecError
 from ddl_tools.consent import allowing
 from ddl_tools.launch import interleave
 from ddl_tools.launch.ranks import run_ranks
 from ddl_tools.launch.study import doubts, plan_run, run_study
 from ddl_tools.names import label
+from ddl_tools.processes import import_path
+from ddl_tools.records.damage import verify
+from ddl_tools.records.ledger import entry
 from ddl_tools.records.paths import Tree
-from ddl_tools.records.run import read_epochs, read_record
+from ddl_tools.records.run import read_epochs, read_record, read_rows
 from ddl_tools.study import Study
+from tests.launch.running import wait_for
 
 PYTHON = sys.executable
 KNOWN = """
@@ -58,7 +66,8 @@ def measured(asked: Study, tree: Tree) -> list[float]:
     return [row.throughput_samples_per_s for row in rows]
 
 
-def alive(word: str) -> list[psutil.Process]:
+def started(word: str) -> list[psutil.Process]:
+    """Return the processes that have a word in their command."""
     return [one for one in psutil.process_iter(["cmdline"]) if word in str(one.info["cmdline"])]
 
 
@@ -135,7 +144,7 @@ def test_a_script_that_hangs_is_ended(
     monkeypatch.setenv(variable, "8")
     said = failure(script(f"{text}; import time; time.sleep(987654)"), Tree(tmp_path))
     assert re.search(why, said)
-    assert alive("987654") == []
+    assert started("987654") == []
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -154,7 +163,7 @@ def test_what_a_script_leaves_behind_is_ended(script: Any, tmp_path: Path) -> No
             print('{{"images": 1}}')
     """
     measured(study(script(text)), Tree(tmp_path))
-    assert alive("987653") == []
+    assert started("987653") == []
 
 
 def test_a_command_of_a_record_is_not_started(
@@ -168,6 +177,48 @@ def test_a_command_of_a_record_is_not_started(
     assert read_record(folder).status == "failed"
     with allowing([asked.expand()[0].command]):
         assert run_ranks(folder).status == "completed"
+
+
+def test_a_command_starts_in_the_folder_of_the_call(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(KNOWN)
+    monkeypatch.chdir(tmp_path)
+    assert measured(study(f"{PYTHON} train.py 0.1 10"), Tree(tmp_path)) == pytest.approx(
+        [100], rel=0.05
+    )
+
+
+def test_a_command_is_not_a_rank_of_ours(script: Any, tmp_path: Path) -> None:
+    """A script that finds the variables of torchrun takes itself for one of its ranks."""
+    text = f"""
+        import os
+        assert not {{"RANK", "WORLD_SIZE", "MASTER_PORT"}} & os.environ.keys(), "a rank"
+        {KNOWN}"""
+    measured(study(f"{script(text)} 0.1 10"), Tree(tmp_path))
+
+
+def test_a_command_that_was_stopped_is_measured_anew(script: Any, tmp_path: Path) -> None:
+    """Windows of two starts of a program are never those of one start."""
+    path, tree = tmp_path / "own.yaml", Tree(tmp_path / "results")
+    base = {"framework": "command", "command": f"{script(KNOWN)} 0.1 10", "epochs": 3}
+    path.write_text(yaml.safe_dump({"name": "own", "question": "?", "base": base, "repeats": 1}))
+    words = [PYTHON, "-m", "ddl_tools.cli", "study", "run", str(path), "--results", str(tree.root)]
+    (spec,) = Study.load(path).expand()
+    folder = tree.study("own") / spec.run_id
+    with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": import_path()}) as call:
+        wait_for(lambda: folder.exists() and len(read_rows(folder)) == 2, "two windows", 120)
+        call.send_signal(signal.SIGINT)
+        assert call.wait(60) == STOPPED
+    assert entry(spec, folder).state == "interrupted"
+    assert started(str(tmp_path / "train.py")) == []
+    (item,) = run_study(Study.load(path), tree, progress=False)
+    assert item.state == "completed"
+    kept = [(row.attempt, row.epoch, row.cold) for row in read_epochs(folder)]
+    assert kept == [(1, 0, True), (1, 1, False), (1, 2, False)]
+    assert [row.attempt for row in read_rows(folder)] == [0, 0, 1, 1, 1]
+    (whole,) = verify(tree, "own")
+    assert not whole.damages
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,13 @@ from ddl_tools.rank.reports import Report, read, window
         ('{"images_all": 512, "loss": 0.1}', 0, 512, True),
         ('[default1]:{"images": 8}', 1, 8, False),
         ('5: {"images": 8}', 5, 8, False),
+        (' 5: {"images": 8}', 5, 8, False),  # of ten tasks or more
+        ('1: [default2]:{"images": 8}', 6, 8, False),
         ('1: [default0]:{"images": 8, "rank": 4}', 4, 8, False),
     ],
 )
 def test_a_line_with_images_is_a_report(line: str, rank: int, images: int, of_all: bool) -> None:
-    assert read(line, 1.0) == Report(1.0, rank, images, of_all)
+    assert read(line, 1.0, per_node=4) == Report(1.0, rank, images, of_all)
 
 
 @pytest.mark.parametrize(
