@@ -40,7 +40,7 @@ export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" SLURM_EXPORT_ENV=ALL
 # What the ranks are started with; ddl_tools/launch/commands.py reads it.
 export DDL_SRUN='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=12 --mpi=pspmix --cpu-bind=none env -u CUDA_VISIBLE_DEVICES'
 # The same for one task on each node, which starts the ranks of its node itself.
-export DDL_SRUN_NODE='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=48 --mpi=pspmix --cpu-bind=none --gpu-bind=none env -u CUDA_VISIBLE_DEVICES'
+export DDL_SRUN_NODE='srun --kill-on-bad-exit=1 --distribution=block --cpus-per-task=48 --mpi=none --cpu-bind=none --gpu-bind=none env -u CUDA_VISIBLE_DEVICES'
 unset DDL_CONTAINER
 MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)i"
 export MASTER_ADDR
