@@ -165,14 +165,19 @@ def test_a_stopped_job_ends_its_command_and_says_why(
 def test_commands_share_a_block_and_one_that_fails_stops_no_other(
     folder: Path, localtest: EmulatedSlurm
 ) -> None:
-    failing = "sh -c 'exit 3'"
-    path = study_of(folder, {"command": [TRAIN, failing]}, strategy="srun")
+    """Also where a program does not end when it is asked to: its step is not left to the next."""
+    path = folder / "stubborn.py"
+    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    path.write_text(ignore + textwrap.dedent(SCRIPT))
+    stubborn = [f"{sys.executable} stubborn.py {number}" for number in range(2)]
+    path = study_of(folder, {"command": [*stubborn, "sh -c 'exit 3'"]}, strategy="srun")
     ddl("study", "submit", path, "--site", "localtest", "--by", "block", status=0)
-    good, bad = ledger(Study.load(path), results())
-    ended(good.directory)
-    assert rates(good.directory) == pytest.approx([100], rel=0.1)
+    *good, bad = ledger(Study.load(path), results())
+    ended(bad.directory)
+    for item in good:
+        assert rates(item.directory) == pytest.approx([100], rel=0.1)
+        assert job_of(item.directory) == job_of(bad.directory)
     assert "status 3" in entry(bad.spec, bad.directory).reason
-    assert job_of(good.directory) == job_of(bad.directory)
 
 
 SITE = "description = 'made'\ngpus_per_node = 4\ngpu_request = 'gpus_per_task'\ncpus_per_rank = 8\n"
