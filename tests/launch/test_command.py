@@ -196,7 +196,13 @@ def test_a_command_is_not_a_rank_of_ours(script: Any, tmp_path: Path) -> None:
     measured(study(f"{script(text)} 0.1 10"), Tree(tmp_path))
 
 
-def test_a_command_that_was_stopped_is_measured_anew(script: Any, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.extended)]
+)
+def test_a_command_that_was_stopped_is_measured_anew(
+    script: Any, tmp_path: Path, number: signal.Signals
+) -> None:
     """Windows of two starts of a program are never those of one start."""
     path, tree = tmp_path / "own.yaml", Tree(tmp_path / "results")
     base = {"framework": "command", "command": f"{script(KNOWN)} 0.1 10", "epochs": 3}
@@ -206,10 +212,10 @@ def test_a_command_that_was_stopped_is_measured_anew(script: Any, tmp_path: Path
     folder = tree.study("own") / spec.run_id
     with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": import_path()}) as call:
         wait_for(lambda: folder.exists() and len(read_rows(folder)) == 2, "two windows", 120)
-        call.send_signal(signal.SIGINT)
-        assert call.wait(60) == STOPPED
-    assert entry(spec, folder).state == "interrupted"
-    assert started(str(tmp_path / "train.py")) == []
+        call.send_signal(number)
+        assert call.wait(60) == (STOPPED if number == signal.SIGINT else -number)
+    wait_for(lambda: started(str(tmp_path / "train.py")) == [], "the end of the command")
+    wait_for(lambda: entry(spec, folder).state == "interrupted", "the end of the run")
     (item,) = run_study(Study.load(path), tree, progress=False)
     assert item.state == "completed"
     kept = [(row.attempt, row.epoch, row.cold) for row in read_epochs(folder)]

@@ -138,11 +138,11 @@ def test_commands_are_measured_in_jobs(
 
 
 @on_slurm
-@pytest.mark.parametrize("stop", ["cancel", "notice"])
+@pytest.mark.parametrize(("strategy", "stop"), [("srun", "cancel"), ("torchrun", "notice")])
 def test_a_stopped_job_ends_its_command_and_says_why(
-    folder: Path, localtest: EmulatedSlurm, stop: str
+    folder: Path, localtest: EmulatedSlurm, strategy: str, stop: str
 ) -> None:
-    path = study_of(folder, {}, strategy="srun", nodes=2, epochs=100)
+    path = study_of(folder, {}, strategy=strategy, nodes=2, epochs=100)
     (item,) = submitted(path)
     wait_for(lambda: is_training(item.directory), "the first step", PATIENCE_S)
     if stop == "cancel":
