@@ -6,7 +6,7 @@ command, from a study file or word for word.
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,14 +25,23 @@ def variables(commands: Iterable[str | None], folder: Path) -> dict[str, str]:
 @contextmanager
 def allowing(commands: Iterable[str | None]) -> Iterator[None]:
     """Let processes that start in a ``with`` block start these commands in the current folder."""
-    before = {name: os.environ[name] for name in (ALLOWED, FOLDER) if name in os.environ}
-    os.environ.update(variables(commands, Path.cwd()))
+    with setting(variables(commands, Path.cwd())):
+        yield
+
+
+@contextmanager
+def setting(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment in a ``with`` block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        for name in (ALLOWED, FOLDER):
-            os.environ.pop(name, None)
-        os.environ.update(before)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def folder_of(command: str) -> Path:

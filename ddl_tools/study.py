@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from ddl_core import retired
+from ddl_core.combinations import OF_COMMAND
 from ddl_core.config import LONGEST_NAME, NAME, RunSpec, run_fields
 from ddl_core.errors import SpecError
 from ddl_core.files import describe, read_plain, shown, some
@@ -31,6 +32,8 @@ MOST_RUNS = 10_000  # of a study
 MOST_BYTES = 1_000_000  # of its file
 GLOBAL_BATCH = "global_batch_size"
 """Name in base or axes that stands for ``local_batch_size``: images of all ranks and one update."""
+PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+"""A word of a command that base or axes give a value."""
 
 
 NAMES = "a name has lower-case letters, digits and underscores"
@@ -136,7 +139,10 @@ class Study(BaseModel):
     @model_validator(mode="after")
     def _reference_of_fields(self) -> Self:
         """Say by its command which run is the reference, where words of a command say it."""
-        if not self.interleave or not self.interleave.reference.keys() - run_fields().keys():
+        if not self.interleave:
+            return self
+        known = OF_COMMAND if self.base.get("framework") == COMMAND else run_fields()
+        if not self.interleave.reference.keys() - {*known}:
             return self
         wanted = self.interleave.reference.items()
         found = {
@@ -234,12 +240,15 @@ def _filled(fields: dict[str, Any]) -> dict[str, Any]:
             )
         return str(values[name])
 
-    text = re.sub(r"\{([A-Za-z_]\w*)\}", value, command)
+    text = PLACEHOLDER.sub(value, command)
     if unused := sorted(fields.keys() - known.keys() - used):
         raise SpecError(
             f"{', '.join(unused)}: no field of a run, and the command has no {{{unused[0]}}}"
         )
-    return {name: one for name, one in fields.items() if name in known} | {"command": text}
+    # A word may be called as a field that says nothing of a command: --precision {precision}.
+    words = used - {*OF_COMMAND}
+    own = {name: one for name, one in fields.items() if name in known and name not in words}
+    return own | {"command": text}
 
 
 def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:

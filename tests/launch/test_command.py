@@ -84,15 +84,6 @@ def test_a_known_rate_is_found(script: Any, tmp_path: Path) -> None:
     assert measured(asked, Tree(tmp_path)) == pytest.approx([200, 100], rel=0.05)
 
 
-def test_it_starts_in_the_folder_of_the_call(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(KNOWN)
-    monkeypatch.chdir(tmp_path)
-    asked = study(f"{PYTHON} train.py 0.1 10")
-    assert measured(asked, Tree(tmp_path / "results")) == pytest.approx([100], rel=0.05)
-
-
 def test_torchrun_does_not_hide_why_a_rank_failed(script: Any, tmp_path: Path) -> None:
     command = script("raise SystemExit('no such data')")
     said = failure(command, Tree(tmp_path), strategy="torchrun", gpus_per_node=2)
@@ -223,6 +214,21 @@ def test_a_command_that_was_stopped_is_measured_anew(
     assert [row.attempt for row in read_rows(folder)] == [0, 0, 1, 1, 1]
     (whole,) = verify(tree, "own")
     assert not whole.damages
+
+
+def test_a_word_may_be_called_as_a_field_of_other_runs() -> None:
+    asked = Study.model_validate(
+        {
+            "name": "own",
+            "question": "?",
+            "base": {"framework": "command", "command": "python train.py --precision {precision}"},
+            "axes": {"precision": ["fp32", "bf16"]},
+            "interleave": {"reference": {"precision": "fp32"}},
+        }
+    )
+    reference = "python train.py --precision fp32"
+    assert reference in {run.command for run in asked.expand()}
+    assert asked.reference(0).command == reference
 
 
 @pytest.mark.parametrize(
