@@ -1,8 +1,9 @@
 """``ddl recommend``."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -10,6 +11,12 @@ from ddl_core.errors import STOPPED, FairnessError
 from ddl_tools.cli import options as common
 from ddl_tools.cli.output import say, say_json
 from ddl_tools.records.paths import Tree
+
+if TYPE_CHECKING:
+    from ddl_tools.recommend.answer import Outcome
+    from ddl_tools.recommend.search import Starts
+
+Kind = TypeVar("Kind", bound="Starts")
 
 
 def _numbers(
@@ -24,6 +31,23 @@ def _numbers(
     return found
 
 
+def _tried(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        parts = tuple(part for part in values.split(",") if part)
+        if not name or not parts:
+            raise click.BadParameter(f"{text!r} names no values, as batch=32,64 does")
+        if name in found:
+            raise click.BadParameter(f"{name} is there twice; give all its values at once")
+        found[name] = parts
+    return found
+
+
+# With --command: all other options are of this project's training, or of a job.
+OF_COMMAND = ("command", "tried", "minutes", "name", "tree", "dry_run", "as_json")
 # With --site: options of this call, and those that the job gets in a form of its own.
 OF_CALL = ("site_name", "account", "partition", "max_node_hours", "dry_run", "as_json")
 OF_JOB = ("data_dir", "tree", "name")
@@ -45,6 +69,19 @@ OF_JOB = ("data_dir", "tree", "name")
     metavar="N,N,...",
     callback=_numbers,
     help="Numbers of ranks to try. [default: all GPUs; without a GPU 1, 2, 4, ... up to the cores]",
+)
+@click.option(
+    "--command",
+    metavar="TEXT",
+    help='Script of your own in place of a network, e.g. "python train.py --batch {batch}".',
+)
+@click.option(
+    "--try",
+    "tried",
+    metavar="NAME=VALUE,...",
+    multiple=True,
+    callback=_tried,
+    help="Values of {NAME} in --command; the first one is the default. Repeat it for each name.",
 )
 @click.option(
     "--epochs",
@@ -109,6 +146,8 @@ def recommend(
     partition: str | None,
     max_node_hours: float | None,
     name: str | None,
+    command: str | None,
+    tried: dict[str, tuple[str, ...]],
     tree: Tree,
     dry_run: bool,
     as_json: bool,
@@ -121,22 +160,34 @@ def recommend(
     of the answer says whether a gain is proven. Ctrl-C ends the search with what is known; the same
     command goes on.
 
+    With --command, it measures a training script of your own instead, with all combinations of the
+    values to --try. The script has to print how many images it trains on: see
+    docs/how-to/measure-your-script.md.
+
     With --site, one SLURM job does this on one node. The first call shows the node-hours and
     submits the job; later calls show its state, and then the answer.
     """
-    from ddl_tools.cli.answers import Ratio, Recommend, settings
     from ddl_tools.launch.slurm.script import JobPlan
     from ddl_tools.recommend.answer import Answer
+    from ddl_tools.recommend.command import CommandAnswer, CommandRequest, CommandSearch
     from ddl_tools.recommend.search import Search
     from ddl_tools.recommend.search_space import Request, plan_text
     from ddl_tools.recommend.site import SiteSearch
 
+    if tried and command is None:
+        raise click.UsageError("--try has values of a --command; name one")
+    if command is not None:
+        _refuse_others(context)
     if not site_name and (account or partition or max_node_hours is not None):
         raise click.UsageError(
             "--account, --partition and --max-node-hours are of SLURM jobs; name a --site"
         )
     if as_json and (site_name or dry_run):
         raise click.UsageError("--json is the answer of a search here, without --site or --dry-run")
+    if command is not None:
+        of_command = CommandSearch(CommandRequest(command, tried, minutes), tree, name=name)
+        _answer(of_command, CommandAnswer, of_command.plan_text(), dry_run, as_json)
+        return
     max_node_hours = 10.0 if max_node_hours is None else max_node_hours
     data_dir = data_dir or tree.dataset("sample")
     asked = Request(data_dir=data_dir.resolve(), minutes=minutes, **request)
@@ -146,11 +197,33 @@ def recommend(
         on_site.proceed(say, max_node_hours, dry_run)
         return
     search = Search(asked, tree, name=name)
-    say(plan_text(asked, search.space), err=as_json)
+    _answer(search, Answer, plan_text(asked, search.space), dry_run, as_json)
+
+
+def _refuse_others(context: click.Context) -> None:
+    """Refuse the options of this project's training, and those of a job, beside --command."""
+    given = context.meta[common.GIVEN]
+    for option in context.command.params:
+        if option.name in given and option.name not in OF_COMMAND:
+            word = option.opts[0].lstrip("-")
+            raise click.UsageError(
+                f"--{word} changes nothing in a --command; a value for the script belongs into the "
+                f'command itself: --command "python train.py --{word} {{{word}}}" --try '
+                f"{word}=VALUE,VALUE. In a SLURM job, call ddl recommend in its script"
+            )
+
+
+def _answer(
+    search: "Kind", kind: "Callable[[Kind], Outcome]", plan: str, dry_run: bool, as_json: bool
+) -> None:
+    """Show what a search will do, search, and show what it has found."""
+    from ddl_tools.cli.answers import Ratio, Recommend, settings
+
+    say(plan, err=as_json)
     if dry_run:
         return
     search.run()
-    answer = Answer(search)
+    answer = kind(search)
     picture = answer.write()
     if answer.alarm:
         say(answer.alarm, err=True, alarm=True)
@@ -161,7 +234,7 @@ def recommend(
             default=settings(answer.default),
             unfit=answer.unfit,
             ratio=Ratio.model_validate(answer.ratio, from_attributes=True),
-            hours=answer.option.deadline.value,
+            hours=answer.hours,
             command=answer.start,
             lines=answer.lines,
             stopped=bool(answer.search.stopped),

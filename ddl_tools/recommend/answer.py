@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ddl_tools.launch.report import write_study_page
 from ddl_tools.markdown import plain
 from ddl_tools.recommend import plan
 from ddl_tools.recommend.plan import STARTS, Verdict
-from ddl_tools.recommend.search import Search, first
+from ddl_tools.recommend.search import Search, Starts, first
 from ddl_tools.recommend.search_space import change, named, settings
 from ddl_tools.records import agreement
 from ddl_tools.records.ledger import read_study
@@ -43,18 +44,16 @@ _OF_SEARCH = {
 LOADER, COMMUNICATION, WAITING, COMPUTE = "loader", "communication", "waiting", "compute"
 
 
-class Answer:
+class Outcome(ABC):
     """What a search has found; `lines` are the answer, `write` makes its files.
 
     `chosen` is the recommended configuration. `LaunchError` if nothing is known yet. `Interrupted`
     if nothing is known because the user ended the search.
     """
 
-    WORTH = 0.10  # gain that the removal of a part must promise to count as the limit
-
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Starts) -> None:
         self.search, self.space, self.known = search, search.space, search.known
-        self.default, self.epochs = self.space.default, search.request.epochs
+        self.default = self.space.default
         if not any(self.known.starts.values()):
             failure = search.first_failure()
             text = f"no configuration was started{failure and f'; {failure}'}"
@@ -82,29 +81,34 @@ class Answer:
         """The answer, its parts, and how to use it."""
         return written(self)
 
+    @property
+    @abstractmethod
+    def default_name(self) -> str:
+        """The default in words."""
+
+    @property
+    @abstractmethod
+    def start(self) -> str:
+        """The command that starts the whole training."""
+
+    @property
+    @abstractmethod
+    def training(self) -> Study | None:
+        """The study of the whole training, if this project trains."""
+
+    @property
+    @abstractmethod
+    def hours(self) -> float | None:
+        """Time of the whole training, if it is known."""
+
+    @property
+    @abstractmethod
+    def untried(self) -> list[str]:
+        """What was not measured, and why."""
+
     def change(self, spec: RunSpec) -> str:
         """Return a configuration by what it changes of the default."""
         return change(spec, self.default)
-
-    @property
-    def default_name(self) -> str:
-        """The default in words."""
-        return named(self.default)
-
-    @property
-    def option(self) -> Option:
-        """The recommended configuration with the time of the whole training."""
-        spec, mean = self.chosen, self.rate(self.chosen)
-        candidate = Candidate(
-            spec,
-            self.space.hardware,
-            sizes=(spec.world_size,),
-            sources=(self.search.name,),
-            throughput=lambda ranks: mean,
-            details=settings(spec),
-        )
-        (found,) = options(candidate, candidate.sizes, 0, self.space.images, self.epochs, None)
-        return found
 
     @property
     def minutes(self) -> int:
@@ -117,26 +121,13 @@ class Answer:
         block_s = self.search.block_s([self.default, self.leader])
         return max(1, math.ceil(max(1, starts - self.ratio.n) * block_s / 60))
 
-    @property
-    def start(self) -> str:
-        """The command that starts the whole training."""
-        words = ("ddl", "study", "run", self._training_file, "--data", self.search.request.data_dir)
-        return shlex.join([*map(str, words), *results_words(self.search.tree)])
-
     def write(self) -> Path | None:
-        """Write both studies, of the search and of the training, the lines, and the page.
+        """Write the studies, of the search and of the training, the lines, and the page.
 
         Return the figure, if one is drawn.
         """
         tree = self.search.tree
-        fields = self.chosen.model_dump(exclude_defaults=True, exclude=_OF_SEARCH)
-        training = Study(
-            name=self._training_file.stem,
-            question=f"The whole training, as the study {self.search.name} advises.",
-            base=fields | {"epochs": self.epochs},
-            repeats=1,
-        )
-        for study in (read_study(self.search.name, tree), training):
+        for study in (read_study(self.search.name, tree), self.training):
             if study:
                 write_study_file(study, tree)
         redraw(tree, figures=tree.figures, studies=[self.search.name])
@@ -149,11 +140,6 @@ class Answer:
     def rate(self, spec: RunSpec) -> Estimate:
         """Return the images per second of a configuration."""
         return self._sample(spec).mean
-
-    @property
-    def larger(self) -> RunSpec | None:
-        """The recommended configuration with a larger batch, if that promises more."""
-        return plan.larger_batch(self.space, self.known, self.chosen)
 
     @property
     def compared(self) -> dict[str, list[str]]:
@@ -179,6 +165,78 @@ class Answer:
     def unfit(self) -> list[str]:
         """What was tried as the default before the one that fits into the memory, and why not."""
         return [f"{name}: {why}" for name, why in self.search.unfit.items()]
+
+    def _ids(self, spec: RunSpec) -> list[str]:
+        done = (item.spec for item in self._entries if item.state == "completed")
+        return [one.run_id for one in done if first(one) == spec]
+
+    def _sample(self, spec: RunSpec) -> Sample:
+        """Return the throughputs of a configuration's starts."""
+        return self._windows.sample(self._runs.loc[self._ids(spec)])
+
+    def _ratio(self, one: RunSpec, other: RunSpec) -> Estimate:
+        """Return the ratio of two throughputs."""
+        return self._windows.compare(self._sample(one), self._sample(other))
+
+
+class Answer(Outcome):
+    """What a search among the parts of this project has found."""
+
+    search: Search
+
+    WORTH = 0.10  # gain that the removal of a part must promise to count as the limit
+
+    @property
+    def default_name(self) -> str:
+        """The default in words."""
+        return named(self.default)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the whole training."""
+        return self.search.request.epochs
+
+    @property
+    def hours(self) -> float | None:
+        """Time of the whole training."""
+        return self.option.deadline.value
+
+    @property
+    def option(self) -> Option:
+        """The recommended configuration with the time of the whole training."""
+        spec, mean = self.chosen, self.rate(self.chosen)
+        candidate = Candidate(
+            spec,
+            self.space.hardware,
+            sizes=(spec.world_size,),
+            sources=(self.search.name,),
+            throughput=lambda ranks: mean,
+            details=settings(spec),
+        )
+        (found,) = options(candidate, candidate.sizes, 0, self.space.images, self.epochs, None)
+        return found
+
+    @property
+    def start(self) -> str:
+        """The command that starts the whole training."""
+        words = ("ddl", "study", "run", self._training_file, "--data", self.search.request.data_dir)
+        return shlex.join([*map(str, words), *results_words(self.search.tree)])
+
+    @property
+    def training(self) -> Study | None:
+        """The study of the whole training."""
+        fields = self.chosen.model_dump(exclude_defaults=True, exclude=_OF_SEARCH)
+        return Study(
+            name=self._training_file.stem,
+            question=f"The whole training, as the study {self.search.name} advises.",
+            base=fields | {"epochs": self.epochs},
+            repeats=1,
+        )
+
+    @property
+    def larger(self) -> RunSpec | None:
+        """The recommended configuration with a larger batch, if that promises more."""
+        return plan.larger_batch(self.space, self.known, self.chosen)
 
     @property
     def untried(self) -> list[str]:
@@ -251,20 +309,8 @@ class Answer:
             return "energy not measured"
         return f"{joules * self.space.images * self.epochs / J_PER_KWH:.3g} kWh"
 
-    def _ids(self, spec: RunSpec) -> list[str]:
-        done = (item.spec for item in self._entries if item.state == "completed")
-        return [one.run_id for one in done if first(one) == spec]
 
-    def _sample(self, spec: RunSpec) -> Sample:
-        """Return the throughputs of a configuration's starts."""
-        return self._windows.sample(self._runs.loc[self._ids(spec)])
-
-    def _ratio(self, one: RunSpec, other: RunSpec) -> Estimate:
-        """Return the ratio of two throughputs."""
-        return self._windows.compare(self._sample(one), self._sample(other))
-
-
-def written(answer: Answer) -> list[str]:
+def written(answer: Outcome) -> list[str]:
     """Return the lines of an answer."""
     words = {**WORDS, "least": estimates.LEAST}
     text = plain(TEMPLATE, answer=answer, three_digits=three_digits, **words)

@@ -49,7 +49,7 @@ class Space:
     `ranks` their number, at the same global batch; `larger` are batches of a rank. `savings` need
     less memory, the cheapest first: `fitting` tries them. `images` are all training images of the
     data; `missing` names what cannot be tried, and why. `hardware` is the part of `machine` that
-    does not change.
+    does not change. `given` are commands of the user's: they have no parts, so each is started.
     """
 
     default: RunSpec
@@ -64,6 +64,7 @@ class Space:
     machine: str = ""
     hardware: str = ""
     missing: Sequence[str] = ()
+    given: Sequence[RunSpec] = ()
 
 
 @dataclass
@@ -128,7 +129,7 @@ def search(space: Space, bench: Bench) -> None:
     if sum(map(bench.cost_s, bench.known.rates)) <= AGAIN * total_s:
         bench.measure_parts([spec.model_copy(update={"repeat": 1}) for spec in bench.known.rates])
         measure_parts(space, bench, total_s)
-    if not forecasts(space, bench.known) and (failed := bench.known.failed):
+    if not (space.given or forecasts(space, bench.known)) and (failed := bench.known.failed):
         raise LaunchError(f"nothing can be trained here: {next(iter(failed.values()))}")
     for _ in range(MOST_STARTS):
         why = bench.known.failed.get(space.default)
@@ -257,6 +258,8 @@ def is_part(spec: RunSpec) -> bool:
 
 def next_parts(space: Space, known: Known) -> list[RunSpec]:
     """Return the parts to measure next; nothing if all that may matter are known."""
+    if space.given:
+        return []
     for group in parts_in_order(space, known):
         left = [spec for spec in group if spec not in known.rates and spec not in known.failed]
         if left:
@@ -328,11 +331,16 @@ def forecasts(space: Space, known: Known) -> dict[RunSpec, Forecast]:
 
 
 def ranking(space: Space, known: Known) -> list[RunSpec]:
-    """Return what was started beside the default at its global batch, the fastest first."""
+    """Return what was started beside the default at its global batch, the fastest first.
+
+    The batch of a command is the user's affair.
+    """
     same = space.default.global_batch_size
     others = (spec for spec in known.starts if spec != space.default and spec not in known.failed)
     ratios = {
-        spec: known.ratio(spec, space.default) for spec in others if spec.global_batch_size == same
+        spec: known.ratio(spec, space.default)
+        for spec in others
+        if space.given or spec.global_batch_size == same
     }
     compared = [spec for spec, ratio in ratios.items() if ratio.n]
     return sorted(compared, key=lambda spec: -ratios[spec].value)
@@ -385,6 +393,11 @@ def _more_is_no_use(spec: RunSpec, promised: Mapping[RunSpec, Forecast]) -> bool
     return fewer in promised and promised[fewer].most * GAIN >= promised[spec].most
 
 
+def untried(space: Space, known: Known) -> list[RunSpec]:
+    """Return the commands that have not been started."""
+    return [one for one in space.given if not known.starts.get(one) and one not in known.failed]
+
+
 def larger_batch(space: Space, known: Known, leader: RunSpec) -> RunSpec | None:
     """Return the leader with a larger batch, if that promises more; None if nothing is known of it.
 
@@ -410,15 +423,20 @@ def larger_batch(space: Space, known: Known, leader: RunSpec) -> RunSpec | None:
 def next_block(space: Space, bench: Bench) -> list[RunSpec]:
     """Return what to start together next; nothing if there is no time.
 
-    As many rivals as there is time for, once the leader's and the default's starts for an interval
-    have theirs. Where that leaves few rivals, one later block is enough, and in the end none.
+    Commands that were never started come first: nothing forecasts them. Then as many rivals as
+    there is time for, once the leader's and the default's starts for an interval have theirs. Where
+    that leaves few rivals, one later block is enough, and in the end none.
     """
     known, default = bench.known, space.default
+    new = untried(space, known)[:RIVALS]
+    for count in range(len(new), 0, -1):
+        if bench.block_s(block := [default, *new[:count]]) <= bench.left_s:
+            return block
     chosen = rivals(space, known)
     if not chosen:
         # Alone the default is of use only where nothing else can be tried.
         fits = bench.block_s([default]) <= bench.left_s and not next_parts(space, known)
-        return [default] * fits
+        return [default] * (fits and not space.given)
     starts = len(known.starts.get(chosen[0], {}))
     later, enough = max(0, STARTS - 1 - starts), FINALISTS if starts else ENOUGH
     final_s = bench.block_s([default, *chosen[:FINALISTS]])

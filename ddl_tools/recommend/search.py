@@ -10,9 +10,11 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddl_core.config import RunSpec, run_fields
@@ -58,25 +60,30 @@ FAILED = ("failed", "damaged")
 MEMORY = "out of memory"
 
 
-class Search:
-    """A search for the fastest configuration; `run` measures until the time is over.
+class Starts(ABC):
+    """Interleaved starts of a search; `run` measures until the time is over.
 
     `stopped` says that the user ended it. `unfit` are the configurations without enough memory that
     were tried as the default, in words, and why they failed. `load` is what else was at work on the
-    machine. `name` is by default made from what is asked and where: then the same question goes on.
+    machine. `question` is that of its study, `name`.
     """
 
-    def __init__(self, request: Request, tree: Tree, name: str | None = None) -> None:
-        self.request, self.tree, self.stopped = request, tree, False
-        self.space, self.known, self.load = space(request), Known(), Load()
+    def __init__(
+        self,
+        found: Space,
+        tree: Tree,
+        name: str,
+        question: str,
+        minutes: float,
+        data_dir: Path | None = None,
+    ) -> None:
+        self.space, self.tree, self.name, self.question = found, tree, name, question
+        self.known, self.load, self.stopped = Known(), Load(), False
         self.unfit: dict[str, str] = {}
-        self.name = name or _name(request, self.space)
-        self.parts_name = f"{self.name}_parts"
+        self.parts_name = f"{name}_parts"
+        self._minutes, self._data_dir = minutes, data_dir
         self._ends = math.inf
-        self._start_s = UNSURE * START_S[self.space.default.device]
-        self._rate = 1.0  # of the default's training
-        self._engines: Engines | None = None
-        self._size: list[int] = []
+        self._start_s = UNSURE * START_S[found.default.device]
 
     @property
     def left_s(self) -> float:
@@ -95,14 +102,12 @@ class Search:
                 plan.search(self.space, self)
         except KeyboardInterrupt:
             self.stopped = self.left_s > 0
-        finally:
-            self._close()
         self.look()
 
     @contextmanager
     def _time_limit(self) -> Iterator[None]:
         """Interrupt this process, as Ctrl-C does, once the time is over."""
-        self._ends = time.monotonic() + max(60 * self.request.minutes - FINISH_S, 1)
+        self._ends = time.monotonic() + max(60 * self._minutes - FINISH_S, 1)
         timer = threading.Timer(self.left_s, os.kill, (os.getpid(), signal.SIGINT))
         timer.daemon = True
         with stoppable(signal.SIGINT):  # shells let what they start in the background ignore it
@@ -111,6 +116,111 @@ class Search:
                 yield
             finally:
                 timer.cancel()
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Take up what the records say; where there is no pilot yet, make it."""
+
+    @abstractmethod
+    def cost_s(self, spec: RunSpec) -> float:
+        """Return the seconds of a part, or of the epochs of a start, as far as is known now."""
+
+    @abstractmethod
+    def measure_parts(self, parts: Sequence[RunSpec]) -> None:
+        """Measure parts one after the other."""
+
+    def block_s(self, block: Sequence[RunSpec]) -> float:
+        """Return the seconds that a block takes: its starts and their epochs."""
+        return self._groups(block) * self._start_s + sum(map(self.cost_s, block))
+
+    def _groups(self, block: Sequence[RunSpec]) -> int:
+        """Return how many times something starts in a block, one after the other."""
+        return len(group_sizes(block, limits.whole_cores()))
+
+    def measure_block(self, block: Sequence[RunSpec]) -> None:
+        """Start configurations as one block, and wait for their end."""
+        before, starts = self._planned()
+        every = dict.fromkeys([*before, *block])
+        study = study_of(self.name, self.question, every, starts + 1, interleaved=True)
+        runs = {one.model_copy(update={"repeat": starts}).run_id for one in block}
+        began = time.monotonic()
+        with self.load.watched():
+            run_study(study, self.tree, data_dir=self._data_dir, only=runs)
+        spent_s = time.monotonic() - began
+        done = [item for item in self.entries() if item.state == "completed"]
+        if took := [_epochs_s(item) for item in done if item.spec.run_id in runs]:
+            self._start_s = max(0.0, spent_s - sum(took)) / self._groups(block)
+        self.look()
+
+    def look(self) -> None:
+        """Read what is known from the records."""
+        self.known = self._read()
+
+    def _read(self) -> Known:
+        """Return what the records say of whole configurations."""
+        found, entries = Known(took=self.known.took), self.entries()
+        found.failed = {first(item.spec): item.reason for item in entries if item.state in FAILED}
+        done = [item for item in entries if item.state == "completed"]
+        windows = Interleaved(windows_table(self.tree, [self.name]) if done else None)
+        for item in done:
+            own, spec = windows.of(self.name, [item.spec.run_id]), first(item.spec)
+            found.took[spec] = _epochs_s(item)
+            starts = found.starts.setdefault(spec, {})
+            for block in {block for block, _ in own}:
+                (starts[block[1]],) = block_means(
+                    {place: value for place, value in own.items() if place[0] == block}
+                )
+        return found
+
+    def first_failure(self) -> str:
+        """Return what failed first, and why; empty if nothing has failed."""
+        default = self.space.default
+        failed = {
+            change(spec, default) or "the default": why for spec, why in self.known.failed.items()
+        }
+        return next((f"{name}: {why}" for name, why in (self.unfit | failed).items()), "")
+
+    def entries(self) -> list[Entry]:
+        """Return the runs of whole configurations."""
+        return self._entries(self.name)
+
+    def _entries(self, name: str) -> list[Entry]:
+        study = read_study(name, self.tree)
+        return ledger(study, self.tree) if study else []
+
+    def _planned(self) -> tuple[list[RunSpec], int]:
+        """Return all whole configurations that were started, and the number of complete starts."""
+        study = read_study(self.name, self.tree)
+        if study is None:
+            return [], 0
+        entries = self.entries()
+        repeats = [one.spec.repeat for one in entries if one.state == "completed"]
+        # Repeats beyond the study's are defaults of further blocks.
+        starts = 1 + max((one for one in repeats if one < study.repeats), default=-1)
+        return [one.spec for one in entries if one.spec.repeat == 0], starts
+
+
+class Search(Starts):
+    """A search for the fastest way to train a network with what is installed here.
+
+    `name` is by default made from what is asked and where: then the same question goes on.
+    """
+
+    def __init__(self, request: Request, tree: Tree, name: str | None = None) -> None:
+        self.request, found = request, space(request)
+        question = f"How should {request.model} be trained in parallel on this machine?"
+        name = name or _name(request, found)
+        super().__init__(found, tree, name, question, request.minutes, request.data_dir)
+        self._rate = 1.0  # of the default's training
+        self._engines: Engines | None = None
+        self._size: list[int] = []
+
+    def run(self) -> None:
+        """Measure; see `Starts.run`."""
+        try:
+            super().run()
+        finally:
+            self._close()
 
     def resume(self) -> None:
         """Take up what the records say; where there is no pilot yet, make it."""
@@ -181,11 +291,6 @@ class Search:
             before += CACHED * max(COMPILE_S, self.known.took.get(promised.training, 0.0))
         return before + spec.epochs * images / rate
 
-    def block_s(self, block: Sequence[RunSpec]) -> float:
-        """Return the seconds that a block takes: its starts and their epochs."""
-        groups = len(group_sizes(block, limits.whole_cores()))
-        return groups * self._start_s + sum(map(self.cost_s, block))
-
     def measure_parts(self, parts: Sequence[RunSpec]) -> None:
         """Measure parts one after the other, on ranks that stay where they can."""
         for spec in parts:
@@ -213,7 +318,7 @@ class Search:
         specs = [*(item.spec for item in self._entries(self.parts_name)), spec]
         starts = 1 + max(one.repeat for one in specs)
         parts = dict.fromkeys(map(first, specs))
-        write_study(study_of(self.parts_name, self.request.model, parts, starts), self.tree)
+        write_study(study_of(self.parts_name, self.question, parts, starts), self.tree)
         self._executed(spec)
 
     def _executed(self, spec: RunSpec) -> list[EpochRecord]:
@@ -262,27 +367,11 @@ class Search:
     def measure_block(self, block: Sequence[RunSpec]) -> None:
         """Start configurations as one block, and wait for their end."""
         self._close()  # ranks that wait would hold memory
-        before, starts = self._planned()
-        every = dict.fromkeys([*before, *block])
-        study = study_of(self.name, self.request.model, every, starts + 1, interleaved=True)
-        runs = {one.model_copy(update={"repeat": starts}).run_id: one for one in block}
-        began = time.monotonic()
-        with self.load.watched():
-            run_study(study, self.tree, data_dir=self.request.data_dir, only=runs)
-        took = {
-            runs[item.spec.run_id]: sum(row.wall_s for row in read_epochs(item.directory))
-            for item in self._entries(self.name)
-            if item.spec.run_id in runs and item.state == "completed"
-        }
-        if took:
-            groups = len(group_sizes(block, limits.whole_cores()))
-            self._start_s = max(0.0, time.monotonic() - began - sum(took.values())) / groups
-        self.look()
-        self.known.took |= took
+        super().measure_block(block)
 
-    def look(self) -> None:
-        """Read what is known from the records."""
-        found = Known(took=self.known.took)
+    def _read(self) -> Known:
+        """Return what the records say of parts and of whole configurations."""
+        found, failed = super()._read(), dict[RunSpec, str]()
         for item in self._entries(self.parts_name):
             rows = [row for row in _rows(item) if not row.cold]
             spec = first(item.spec)
@@ -291,45 +380,9 @@ class Search:
                 rate = estimates.middle(values).value
                 found.rates[spec] = max(rate, found.rates.get(spec, 0.0))
             elif item.state in FAILED and spec not in found.rates:
-                found.failed[spec] = item.reason
-        entries = self._entries(self.name)
-        found.failed |= {first(item.spec): item.reason for item in entries if item.state in FAILED}
-        done = [item.spec for item in entries if item.state == "completed"]
-        windows = Interleaved(windows_table(self.tree, [self.name]) if done else None)
-        for spec in done:
-            own = windows.of(self.name, [spec.run_id])
-            starts = found.starts.setdefault(first(spec), {})
-            for block in {block for block, _ in own}:
-                (starts[block[1]],) = block_means(
-                    {place: value for place, value in own.items() if place[0] == block}
-                )
-        self.known = found
-
-    def first_failure(self) -> str:
-        """Return what failed first, and why; empty if nothing has failed."""
-        default = self.space.default
-        failed = {
-            change(spec, default) or "the default": why for spec, why in self.known.failed.items()
-        }
-        return next((f"{name}: {why}" for name, why in (self.unfit | failed).items()), "")
-
-    def entries(self) -> list[Entry]:
-        """Return the runs of whole configurations."""
-        return self._entries(self.name)
-
-    def _entries(self, name: str) -> list[Entry]:
-        study = read_study(name, self.tree)
-        return ledger(study, self.tree) if study else []
-
-    def _planned(self) -> tuple[list[RunSpec], int]:
-        """Return all whole configurations that were started, and the number of complete starts."""
-        study = read_study(self.name, self.tree)
-        if study is None:
-            return [], 0
-        repeats = [one.spec.repeat for one in self.entries() if one.state == "completed"]
-        # Repeats beyond the study's are defaults of further blocks.
-        starts = 1 + max((one for one in repeats if one < study.repeats), default=-1)
-        return [run for run in study.expand() if run.repeat == 0], starts
+                failed[spec] = item.reason
+        found.failed = failed | found.failed
+        return found
 
 
 def _name(request: Request, found: Space) -> str:
@@ -341,7 +394,7 @@ def _name(request: Request, found: Space) -> str:
 
 def study_of(
     name: str,
-    model: str,
+    question: str,
     configurations: Iterable[RunSpec],
     starts: int = 1,
     interleaved: bool = False,
@@ -355,7 +408,7 @@ def study_of(
     reference = own[0] or {"loader": rows[0]["loader"]}
     return Study(
         name=name,
-        question=f"How should {model} be trained in parallel on this machine?",
+        question=question,
         base={name: rows[0][name] for name in rows[0] if name in changed},
         axes=[{name: [value] for name, value in row.items()} for row in own],
         repeats=starts,
@@ -377,6 +430,11 @@ def _size(spec: RunSpec) -> list[int]:
     from ddl_tools.launch.interactive import FIXED
 
     return [getattr(spec, name) for name in FIXED]
+
+
+def _epochs_s(item: Entry) -> float:
+    """Return the seconds of the epochs of a run."""
+    return sum(row.wall_s for row in read_epochs(item.directory))
 
 
 def _rows(item: Entry) -> list[EpochRecord]:

@@ -39,6 +39,7 @@ SEARCHED = (
     *("strategy", "loader", "dali_decode", "gpus_per_node", "loader_workers", "local_batch_size"),
     *("precision", "channels_last", "compile"),
     "work",  # the loader alone
+    "command",
     *SAVING,
 )
 
@@ -73,8 +74,8 @@ def space(request: Request) -> Space:
     `DataError` if the folder holds no data set, or too few images. `SpecError` if more ranks are
     asked for than this machine has cores or GPUs.
     """
-    machine, listed, here = host(), gpus.listed(), Machine.here().ranks_per_node
-    cores, device = machine["cpu_cores"], "cuda" if listed else "cpu"
+    listed, here = gpus.listed(), Machine.here().ranks_per_node
+    cores, device = host()["cpu_cores"], "cuda" if listed else "cpu"
     if too_many := [one for one in request.workers if one > here]:
         raise SpecError(
             f"--workers {too_many[0]}: this machine has {here} {'GPUs' if listed else 'cores'}, "
@@ -82,17 +83,22 @@ def space(request: Request) -> Space:
         )
     # With GPUs, all of them: fewer train no faster.
     counts = {*request.workers} or ({here} if listed else {*_powers(here), here})
-    hardware = f"{plural(cores, 'core')} ({machine['cpu']}), " + (
-        f"{here} x {listed.names[0]}, driver {listed.driver}" if listed else "no GPU"
-    )
     found = _space(request, device, cores, counts)
     if listed and listed.vendor != "NVIDIA":
         found = _without_dali(found)
-    free = shutil.disk_usage(request.data_dir).free
+    return on_this_machine(found, request.data_dir)
+
+
+def on_this_machine(found: Space, folder: Path) -> Space:
+    """Return what can be tried, with what this machine is and has; `folder` is on its disk."""
+    machine, listed = host(), gpus.listed()
+    hardware = f"{plural(machine['cpu_cores'], 'core')} ({machine['cpu']}), " + (
+        f"{len(listed.names)} x {listed.names[0]}, driver {listed.driver}" if listed else "no GPU"
+    )
     room = (
         f"{limits.memory_bytes() / GIB:.0f} GiB of memory "
         f"({limits.free_memory_bytes() / GIB:.0f} free), "
-        f"{free / GIB:.0f} GiB of disk free"
+        f"{shutil.disk_usage(folder).free / GIB:.0f} GiB of disk free"
     )
     return replace(found, machine=f"{hardware}, {room}", hardware=hardware)
 
