@@ -250,17 +250,22 @@ class TestKnownRates:
 
     @pytest.fixture(scope="class")
     def first(self, command: str, tree: Tree) -> CommandAnswer:
-        """Return what a call has found that had time for one start."""
-        search = CommandSearch(request(command, *self.batches, minutes=1.8), tree)
-        search.run()
+        """Return what a call has found that ends after one start."""
+        search = CommandSearch(request(command, *self.batches, minutes=4), tree)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plan, "MOST_STARTS", 1)
+            search.run()
         return CommandAnswer(search)
 
     @pytest.fixture(scope="class")
     def second(self, command: str, tree: Tree, first: CommandAnswer) -> Recommend:
         """Return what the command answers that goes on from the records of the first call."""
         values = f"batch={','.join(map(str, self.batches))}"
-        asked = ("--command", command, "--try", values, "--minutes", 2.4, "--results", tree.root)
-        return Recommend.model_validate_json(ddl("recommend", *asked, "--json", status=0).stdout)
+        asked = ("--command", command, "--try", values, "--minutes", 4, "--results", tree.root)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plan, "MOST_STARTS", 2)
+            said = ddl("recommend", *asked, "--json", status=0).stdout
+        return Recommend.model_validate_json(said)
 
     def test_of_one_start_nothing_is_proven(self, first: CommandAnswer) -> None:
         assert first.verdict == Verdict.UNPROVEN
@@ -303,9 +308,10 @@ class TestKnownRates:
 def test_what_hangs_is_ended_and_the_others_are_compared(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ddl_tools.recommend.command.LEAST_S", 12.0)
-    monkeypatch.setattr("ddl_tools.recommend.command.PATIENCE", 0.1)
-    search = CommandSearch(request(command, 10, 17, 40, minutes=1.8), Tree(tmp_path))
+    monkeypatch.setattr(plan, "MOST_STARTS", 1)
+    monkeypatch.setattr("ddl_tools.recommend.command.LEAST_S", 24.0)
+    monkeypatch.setattr("ddl_tools.recommend.command.PATIENCE", 0.0)
+    search = CommandSearch(request(command, 10, 17, 40, minutes=4), Tree(tmp_path))
     search.run()
     answer = CommandAnswer(search)
     assert answer.verdict == Verdict.UNPROVEN
