@@ -23,8 +23,14 @@ from ddl_core.errors import Interrupted, LaunchError
 from ddl_core.loop import EpochResult
 from ddl_core.reports import FIRST_BATCH
 from ddl_core.timing import EpochTiming
-from ddl_tools import consent
-from ddl_tools.processes import COMMAND_STEP, stoppable, undisturbed, users_environment
+from ddl_tools import consent, gpus
+from ddl_tools.processes import (
+    COMMAND_STEP,
+    memory_bytes,
+    stoppable,
+    undisturbed,
+    users_environment,
+)
 from ddl_tools.rank import meeting
 from ddl_tools.rank.recorder import RunRecorder
 from ddl_tools.rank.reports import Report, Window, read, window
@@ -129,7 +135,8 @@ class CommandRun:
             ranks = found.ranks or ranks
             if epoch == 0:
                 recorder.note_reporting(found.ranks)
-            recorder.store(self._result(found, self._cpu_s() - cpu_s), epoch, "train", cold, None)
+            result = self._result(found, self._cpu_s() - cpu_s)
+            recorder.store(result, epoch, "train", cold, self._memory())
             recorder.end_slots(epoch)
         leaving.close()
         recorder.complete(None)
@@ -235,15 +242,29 @@ class CommandRun:
         process.wait()
 
     def _cpu_s(self) -> float:
-        """Return the CPU time of the command; 0 of a job step, whose tasks are not below srun."""
+        """Return the CPU seconds of the command and of all that it has started and waited for.
+
+        0 of a job step, whose tasks are not below srun.
+        """
         total = 0.0
         if self._step:
             return total
         for one in descendants(psutil.Process()):
             with suppress(psutil.Error):
-                times = one.cpu_times()
-                total += times.user + times.system
+                total += sum(one.cpu_times()[:4])
         return total
+
+    def _memory(self) -> int | None:
+        """Return the memory of a rank of the command, with all that it has started, bytes.
+
+        On a GPU the most that is held on one, None where its driver does not say. None of a job step.
+        """
+        if self._step:
+            return None
+        own = descendants(psutil.Process())
+        if self.spec.device == "cuda":
+            return max(gpus.bytes_of([one.pid for one in own]) or [0]) or None
+        return memory_bytes(own) // self.spec.world_size
 
     @staticmethod
     def _result(found: Window, cpu_s: float) -> EpochResult:

@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from ddl_core.errors import LaunchError, SpecError
 from ddl_core.registry import COMMAND
 from ddl_tools import gpus, limits
 from ddl_tools.consent import setting
+from ddl_tools.launch.interleave import GIB, HERE, MARGIN, SPARE_BYTES, free_bytes
 from ddl_tools.launch.plan_notes import commands
 from ddl_tools.launch.study import doubts, run_study
 from ddl_tools.names import plural
@@ -38,6 +40,7 @@ from ddl_tools.records.ledger import Entry
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import read_epochs
 from ddl_tools.study import PLACEHOLDER, Study, YamlLoader
+from ddl_tools.visible import visible
 
 # Fields of a run that shape its start and its windows: they may be tried beside words.
 FIELDS = ("strategy", "gpus_per_node", "cpu_threads", "discard_steps")
@@ -141,6 +144,7 @@ class CommandSearch(Starts):
         question = "Which configuration of the command is the fastest on this machine?"
         super().__init__(found, tree, name, question, request.minutes)
         self._cold_s = self._window_s = 0.0
+        self.alone = ""
 
     def _check_time(self, needed_s: float, number: int) -> None:
         """Raise `SpecError` if one start of each configuration takes longer than there is time."""
@@ -192,6 +196,7 @@ class CommandSearch(Starts):
         self._cold_s, self._window_s = cold.wall_s, warm.wall_s + (warm.step_s_median or 0.0)
         if (before_s := began_s - self.left_s - cold.wall_s - warm.wall_s) > 0:
             self._start_s = before_s  # it was not taken from the records
+        self._check_memory(warm.max_memory_bytes or 0)
         self.look()
         new = plan.untried(self.space, self.known)
         blocks = math.ceil(len(new) / RIVALS)
@@ -199,6 +204,20 @@ class CommandSearch(Starts):
         if needed_s > self.left_s:
             spent_s = 60 * self.request.minutes - FINISH_S - self.left_s
             self._check_time(spent_s + needed_s, 1 + len(self.space.given))
+
+    def _check_memory(self, per_rank: int) -> None:
+        """Let starts be alone where two of them, of which one is stopped, find no memory."""
+        default, free = self.space.default, free_bytes()
+        on_gpu = default.device == "cuda"
+        least = min(amount for name, amount in free.items() if (name != HERE) == on_gpu)
+        held = per_rank * (1 if on_gpu else default.world_size)
+        if 2 * MARGIN * held + SPARE_BYTES > least:
+            self._interleaved = False
+            self.alone = (
+                f"started one after the other, as two find no memory: {held / GIB:.1f} GiB each, "
+                f"{least / GIB:.1f} GiB free"
+            )
+            sys.stderr.write(visible(f"{self.alone}\n"))
 
     def cost_s(self, spec: RunSpec) -> float:
         """Return the seconds of the windows of a start, as far as is known now."""
@@ -222,6 +241,7 @@ class CommandAnswer(Outcome):
     """What a search has found of a command."""
 
     not_offered = NOT_OFFERED
+    search: CommandSearch
     hours = None
     training = None
     larger = None
@@ -250,7 +270,18 @@ class CommandAnswer(Outcome):
     @property
     def doubts(self) -> list[str]:
         """What shows that numbers are not those of all ranks, or of the whole machine."""
-        return doubts(agreement.completed(self._entries))
+        alone = [self.search.alone] if self.search.alone else []
+        return [*alone, *doubts(agreement.completed(self._entries))]
+
+    @property
+    def memory(self) -> str:
+        """The memory of a rank of what is recommended, and of the default."""
+        amounts = [
+            self._runs.loc[self._ids(spec), "max_memory_bytes"].max()
+            for spec in dict.fromkeys([self.chosen, self.default])
+        ]
+        texts = [f"{one / GIB:.2f} GiB" for one in amounts if one > 0]
+        return f"{'; the default '.join(texts)} for each rank" if texts else ""
 
 
 def line_of(spec: RunSpec) -> str:

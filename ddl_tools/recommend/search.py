@@ -84,6 +84,7 @@ class Starts(ABC):
         self._minutes, self._data_dir = minutes, data_dir
         self._ends = math.inf
         self._start_s = UNSURE * START_S[found.default.device]
+        self._interleaved = True
 
     @property
     def left_s(self) -> float:
@@ -141,7 +142,7 @@ class Starts(ABC):
         """Start configurations as one block, and wait for their end."""
         before, starts = self._planned()
         every = dict.fromkeys([*before, *block])
-        study = study_of(self.name, self.question, every, starts + 1, interleaved=True)
+        study = study_of(self.name, self.question, every, starts + 1, self._interleaved)
         runs = {one.model_copy(update={"repeat": starts}).run_id for one in block}
         began = time.monotonic()
         with self.load.watched():
@@ -166,6 +167,8 @@ class Starts(ABC):
             own, spec = windows.of(self.name, [item.spec.run_id]), first(item.spec)
             found.took[spec] = _epochs_s(item)
             starts = found.starts.setdefault(spec, {})
+            if not own:  # it was measured alone
+                starts[f"start {item.spec.repeat}"] = _rate(item)
             for block in {block for block, _ in own}:
                 (starts[block[1]],) = block_means(
                     {place: value for place, value in own.items() if place[0] == block}
@@ -430,6 +433,12 @@ def _size(spec: RunSpec) -> list[int]:
     from ddl_tools.launch.interactive import FIXED
 
     return [getattr(spec, name) for name in FIXED]
+
+
+def _rate(item: Entry) -> float:
+    """Return the images per second of the warm epochs of a run."""
+    rows = [row for row in read_epochs(item.directory) if not row.cold]
+    return sum(row.samples for row in rows) / sum(row.wall_s for row in rows)
 
 
 def _epochs_s(item: Entry) -> float:

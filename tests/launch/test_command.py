@@ -90,6 +90,19 @@ def test_torchrun_does_not_hide_why_a_rank_failed(script: Any, tmp_path: Path) -
     assert said.endswith("no such data")
 
 
+def test_cpu_seconds_of_children_that_have_ended_count(script: Any, tmp_path: Path) -> None:
+    """Loader processes may end with each epoch: windows would seem to be disturbed."""
+    text = """
+        import subprocess, sys
+        while True:
+            subprocess.run([sys.executable, "-c", "sum(range(2 * 10**7))"])
+            print('{"images": 1}', flush=True)
+    """
+    (item,) = run_study(study(script(text)), Tree(tmp_path), progress=False)
+    assert all(row.cpu_s > 0.3 * row.wall_s for row in read_epochs(item.directory))
+    assert all((row.max_memory_bytes or 0) > 10**6 for row in read_epochs(item.directory))
+
+
 def test_ranks_of_torchrun_count_together(script: Any, tmp_path: Path) -> None:
     asked = study(f"{script(KNOWN)} 0.1 10", strategy="torchrun", gpus_per_node=2)
     assert measured(asked, Tree(tmp_path)) == pytest.approx([200], rel=0.05)

@@ -13,12 +13,14 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, SpecError
 from ddl_tools.cli.answers import Recommend
+from ddl_tools.launch.interleave import HERE
 from ddl_tools.recommend import plan
 from ddl_tools.recommend.command import CommandAnswer, CommandRequest, CommandSearch, line_of
 from ddl_tools.recommend.plan import Known, Verdict
 from ddl_tools.recommend.search import study_of
 from ddl_tools.records.ledger import write_study
 from ddl_tools.records.paths import Tree
+from ddl_tools.records.run import read_epochs
 from tests.launch.running import ddl
 
 SCRIPT = """
@@ -229,82 +231,91 @@ def test_a_command_of_a_stored_study_does_not_start(
     assert asked[0].reference(0).command == default.command
 
 
-real = [
-    pytest.mark.slow,
-    pytest.mark.multiprocess,
-    pytest.mark.notebook,
-    pytest.mark.alone,
-    pytest.mark.timeout(600),
-]
+def real(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that measures scripts."""
+    marks = (pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.notebook, pytest.mark.alone)
+    for mark in (*marks, pytest.mark.timeout(600)):
+        test = mark(test)
+    return test
 
 
-class TestKnownRates:
-    """A search of three batches: one is twice as fast as the default, and one dies."""
-
-    pytestmark = real
-    batches = (10, 40, 13)
-
-    @pytest.fixture(scope="class")
-    def tree(self, folder: Path) -> Tree:
-        return Tree(folder / "results")
-
-    @pytest.fixture(scope="class")
-    def first(self, command: str, tree: Tree) -> CommandAnswer:
-        """Return what a call has found that ends after one start."""
-        search = CommandSearch(request(command, *self.batches, minutes=4), tree)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plan, "MOST_STARTS", 1)
-            search.run()
-        return CommandAnswer(search)
-
-    @pytest.fixture(scope="class")
-    def second(self, command: str, tree: Tree, first: CommandAnswer) -> Recommend:
-        """Return what the command answers that goes on from the records of the first call."""
-        values = f"batch={','.join(map(str, self.batches))}"
-        asked = ("--command", command, "--try", values, "--minutes", 4, "--results", tree.root)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plan, "MOST_STARTS", 2)
-            said = ddl("recommend", *asked, "--json", status=0).stdout
-        return Recommend.model_validate_json(said)
-
-    def test_of_one_start_nothing_is_proven(self, first: CommandAnswer) -> None:
-        assert first.verdict == Verdict.UNPROVEN
-        assert first.ratio.value == pytest.approx(rate(40) / rate(10), rel=0.05)
-        assert re.search(r"--batch 40, \S+ times the default; \d+ more minute", first.lines[0])
-
-    def test_what_dies_is_named_with_its_last_words(self, second: Recommend) -> None:
-        (failed,) = [line for line in second.lines if line.startswith("failed ")]
-        assert "--batch 13: " in failed
-        assert "13 images do not fit" in failed
-
-    def test_a_second_call_proves_a_known_ratio(self, second: Recommend) -> None:
-        assert second.verdict == Verdict.PROVEN
-        assert second.ratio.n >= plan.STARTS
-        assert second.ratio.value == pytest.approx(rate(40) / rate(10), rel=0.05)
-        assert second.hours is None
-
-    def test_the_line_to_copy_starts_the_script(self, second: Recommend, folder: Path) -> None:
-        assert second.command.endswith("train.py --batch 40")
-        ended = subprocess.run(
-            f"timeout 2 env {second.command}",
-            shell=True,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-        )
-        assert '{"images": 40}' in ended.stdout
-
-    def test_figure_page_and_study_file_are_written(self, second: Recommend, tree: Tree) -> None:
-        (page,) = (tree.root / "recommend").glob("*.html")
-        assert "data:image/png" in page.read_text()
-        assert second.lines[0] in page.read_text()
-        assert [*(tree.root / "recommend").glob("train_*")] == []
+BATCHES = (10, 40, 13)  # one is twice as fast as the default, and one dies
 
 
-@pytest.mark.slow
-@pytest.mark.multiprocess
-@pytest.mark.notebook
-@pytest.mark.timeout(600)
+@pytest.fixture(scope="module")
+def tree(folder: Path) -> Tree:
+    return Tree(folder / "results")
+
+
+@pytest.fixture(scope="module")
+def first(command: str, tree: Tree) -> CommandAnswer:
+    """Return what a call has found that ends after one start."""
+    search = CommandSearch(request(command, *BATCHES, minutes=4), tree)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "MOST_STARTS", 1)
+        search.run()
+    return CommandAnswer(search)
+
+
+@pytest.fixture(scope="module")
+def second(command: str, tree: Tree, first: CommandAnswer) -> Recommend:
+    """Return what the command answers that goes on from the records of the first call."""
+    values = f"batch={','.join(map(str, BATCHES))}"
+    asked = ("--command", command, "--try", values, "--minutes", 4, "--results", tree.root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "MOST_STARTS", 2)
+        said = ddl("recommend", *asked, "--json", status=0).stdout
+    return Recommend.model_validate_json(said)
+
+
+@real
+def test_of_one_start_nothing_is_proven(first: CommandAnswer) -> None:
+    assert first.verdict == Verdict.UNPROVEN
+    assert first.ratio.value == pytest.approx(rate(40) / rate(10), rel=0.05)
+    assert re.search(r"--batch 40, \S+ times the default; \d+ more minute", first.lines[0])
+
+
+@real
+def test_what_dies_is_named_with_its_last_words(second: Recommend) -> None:
+    (failed,) = [line for line in second.lines if line.startswith("failed ")]
+    assert "--batch 13: " in failed
+    assert "13 images do not fit" in failed
+
+
+@real
+def test_a_second_call_proves_a_known_ratio(second: Recommend) -> None:
+    assert second.verdict == Verdict.PROVEN
+    assert second.ratio.n >= plan.STARTS
+    assert second.ratio.value == pytest.approx(rate(40) / rate(10), rel=0.05)
+    assert second.hours is None
+    (memory,) = [line for line in second.lines if line.startswith("memory ")]
+    amounts = [float(one) for one in re.findall(r"([\d.]+) GiB", memory)]
+    assert len(amounts) == 2
+    assert all(0 < one < 0.2 for one in amounts)
+
+
+@real
+def test_the_line_to_copy_starts_the_script(second: Recommend, folder: Path) -> None:
+    assert second.command.endswith("train.py --batch 40")
+    ended = subprocess.run(
+        f"timeout 2 env {second.command}",
+        shell=True,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert '{"images": 40}' in ended.stdout
+
+
+@real
+def test_figure_page_and_study_file_are_written(second: Recommend, tree: Tree) -> None:
+    (page,) = (tree.root / "recommend").glob("*.html")
+    assert "data:image/png" in page.read_text()
+    assert second.lines[0] in page.read_text()
+    assert [*(tree.root / "recommend").glob("train_*")] == []
+
+
+@real
 def test_what_hangs_is_ended_and_the_others_are_compared(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,9 +330,25 @@ def test_what_hangs_is_ended_and_the_others_are_compared(
     assert re.search(r"--batch 17: .*no line like", failed)
 
 
-@pytest.mark.slow
-@pytest.mark.multiprocess
-@pytest.mark.notebook
+@real
+def test_what_does_not_fit_together_starts_one_after_the_other(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "MOST_STARTS", 1)
+    monkeypatch.setattr("ddl_tools.recommend.command.free_bytes", lambda: {HERE: 2**20})
+    search = CommandSearch(request(command, 10, 40, minutes=4), Tree(tmp_path))
+    search.run()
+    answer = CommandAnswer(search)
+    rows = [row for item in search.entries() for row in read_epochs(item.directory)]
+    assert len(rows) == 6
+    assert all(row.interleave is None for row in rows)
+    assert answer.ratio.value == pytest.approx(rate(40) / rate(10), rel=0.05)
+    assert any("one after the other" in line for line in answer.lines)
+    answer.write()
+    assert answer.page.exists()
+
+
+@real
 def test_where_all_fail_the_error_of_the_script_is_told(command: str, tmp_path: Path) -> None:
     asked = ("--command", command, "--try", "batch=13,13.0", "--results", tmp_path)
     said = ddl("recommend", *asked, status=1)
