@@ -187,12 +187,17 @@ class Recommend(BaseModel):
     recommended: dict[str, Any] = Field(
         description="run fields of the recommended configuration that are not at their defaults"
     )
-    default: dict[str, Any] = Field(description="the same of what PyTorch does by itself")
+    default: dict[str, Any] = Field(
+        description="the same of the default: what PyTorch does by itself, or a command with "
+        "the first values to try"
+    )
     unfit: list[str] = Field(
         description="what ran out of memory before a default was found that fits; else empty"
     )
     ratio: Ratio = Field(description="the fastest configuration to the default")
-    hours: float | None = Field(description="time of the whole training (h)")
+    hours: float | None = Field(
+        description="time of the whole training (h); null for a command of your own"
+    )
     command: str = Field(description="command that starts the whole training")
     lines: list[str] = Field(description="the text of the answer")
     stopped: bool = Field(description="whether Ctrl-C ended the search")

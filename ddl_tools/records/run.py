@@ -436,8 +436,8 @@ class EpochRecord(Strict):
     )
     lr: Number | None = Field(description="learning rate of the last update; null in evaluation")
     max_memory_bytes: Count | None = Field(
-        description="peak memory of a rank: torch's tensors on a GPU, main memory on the CPU; null "
-        "if not measured"
+        description="peak of a rank: on a GPU torch's tensors (command: all), else main memory; "
+        "null if unknown"
     )
     device_waits: Count | None = Field(
         None,
