@@ -257,7 +257,7 @@ class CommandRun:
     def _memory(self) -> int | None:
         """Return the memory of a rank of the command, with all that it has started, bytes.
 
-        On a GPU the most that is held on one, None where its driver does not say; of a job step None.
+        On a GPU the most that is held on one. None where its driver does not say, and of a job step.
         """
         if self._step:
             return None
