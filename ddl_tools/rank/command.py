@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -41,6 +42,7 @@ from ddl_tools.subreaper import descendants, end_all
 SILENT = 0.9
 END_S = 10.0  # for a command that is asked to end
 SHOWN = 5  # last lines of a command that failed
+LONGEST = 2**16  # characters of a line: more is read in parts
 TORCHRUN = ("-m", "torch.distributed.run")
 # From here on, torchrun tells that a rank has failed, which has said why before.
 _OF_TORCHRUN = re.compile(r"E\d{4} .*torch/distributed/elastic")
@@ -221,7 +223,7 @@ class CommandRun:
     ) -> None:
         """Copy lines into the log of this rank; keep the last ones."""
         over = False
-        for line in lines:
+        for line in iter(partial(lines.readline, LONGEST), ""):
             heard(line)
             over = over or _OF_TORCHRUN.match(line) is not None
             if (text := line.rstrip()) and not over:
@@ -257,7 +259,7 @@ class CommandRun:
     def _memory(self) -> int | None:
         """Return the memory of a rank of the command, with all that it has started, bytes.
 
-        On a GPU the most that is held on one. None where its driver does not say, and of a job step.
+        On a GPU the most that is held on one. None of a job step, or if its driver does not say.
         """
         if self._step:
             return None

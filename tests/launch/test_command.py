@@ -151,6 +151,21 @@ def test_a_script_that_hangs_is_ended(
     assert started("987654") == []
 
 
+RUBBISH = """
+    import sys, time
+    out = sys.stdout.buffer
+    out.write(b"\\xff\\x00{\\n" + b"x" * 10**6 + b"\\n{broken\\n[]\\n{}\\r")
+    while True:
+        time.sleep(0.1)
+        out.write(b'\\xff"images": 3\\n{"images": 10}\\n')
+        out.flush()
+"""
+
+
+def test_rubbish_between_the_lines_is_left_out(script: Any, tmp_path: Path) -> None:
+    assert measured(study(script(RUBBISH)), Tree(tmp_path)) == pytest.approx([100], rel=0.05)
+
+
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "cannot start 'no-such-program'" in failure("no-such-program", Tree(tmp_path))
 
