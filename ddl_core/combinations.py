@@ -22,7 +22,7 @@ TORCH_ONLY = (
 # What a command of the user's is started with.
 OF_COMMAND = (
     *("framework", "strategy", "loader", "command", "nodes", "gpus_per_node", "device"),
-    *("cpu_threads", "oversubscribe", "epochs", "discard_steps", "second_start", "seed", "repeat"),
+    *("oversubscribe", "epochs", "discard_steps", "second_start", "seed", "repeat"),
 )
 ON = range(1, 2**63)
 MANY = range(2, 2**63)

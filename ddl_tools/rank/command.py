@@ -25,14 +25,7 @@ from ddl_core.loop import EpochResult
 from ddl_core.reports import FIRST_BATCH
 from ddl_core.timing import EpochTiming
 from ddl_tools import consent, gpus
-from ddl_tools.processes import (
-    COMMAND_STEP,
-    memory_bytes,
-    stoppable,
-    undisturbed,
-    users_environment,
-)
-from ddl_tools.rank import meeting
+from ddl_tools.processes import COMMAND_STEP, memory_bytes, stoppable, undisturbed
 from ddl_tools.rank.recorder import RunRecorder
 from ddl_tools.rank.reports import Report, Window, read, window
 from ddl_tools.records.progress import SETUP_TIMEOUT_S, Publish
@@ -46,11 +39,6 @@ LONGEST = 2**16  # characters of a line: more is read in parts
 TORCHRUN = ("-m", "torch.distributed.run")
 # From here on, torchrun tells that a rank has failed, which has said why before.
 _OF_TORCHRUN = re.compile(r"E\d{4} .*torch/distributed/elastic")
-# What this process is told as the one rank of ours on this machine: a command has its own ranks.
-OF_OUR_RANK = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"),
-    *(meeting.MASTER, meeting.AGENT_STORE),
-)
 
 
 def words(spec: RunSpec, step: Sequence[str] = ()) -> list[str]:
@@ -102,7 +90,7 @@ class CommandRun:
         self.recorder = RunRecorder(directory, publish)
         self.spec = self.recorder.spec
         assert self.spec.command is not None
-        self._folder = consent.folder_of(self.spec.command)
+        self._folder, self._environment = consent.origin(self.spec.command)
         self._step = shlex.split(os.environ.get(COMMAND_STEP, ""))
         self._words = words(self.spec, self._step)
         self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
@@ -181,9 +169,7 @@ class CommandRun:
 
     @contextmanager
     def _started(self) -> Iterator[None]:
-        own = {**users_environment(), "PYTHONUNBUFFERED": "1"}
-        for name in () if self._step else OF_OUR_RANK:
-            own.pop(name, None)
+        own = {**self._environment, "PYTHONUNBUFFERED": "1"}
         if self.spec.loader == "synthetic":
             own[FIRST_BATCH] = "1"
         try:

@@ -1,5 +1,6 @@
 """A training script of the user's, measured: real commands, with rates that are known."""
 
+import json
 import os
 import re
 import signal
@@ -103,6 +104,27 @@ def test_cpu_seconds_of_children_that_have_ended_count(script: Any, tmp_path: Pa
     assert all((row.max_memory_bytes or 0) > 10**6 for row in read_epochs(item.directory))
 
 
+def test_a_script_starts_where_and_with_what_its_user_is(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in our folder, nor with the rank, the meeting point and the threads of our process."""
+    script("""
+        import json, os, pathlib, time
+        pathlib.Path("seen.json").write_text(json.dumps(dict(os.environ)))
+        while True:
+            time.sleep(0.1)
+            print('{"images": 1}')
+    """)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    measured(study(f"{PYTHON} train.py"), Tree(tmp_path / "results"))
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert seen["OMP_NUM_THREADS"] == "7"
+    ours = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE", "MKL_NUM_THREADS"}
+    assert not seen.keys() & ours
+
+
 def test_ranks_of_torchrun_count_together(script: Any, tmp_path: Path) -> None:
     asked = study(f"{script(KNOWN)} 0.1 10", strategy="torchrun", gpus_per_node=2)
     assert measured(asked, Tree(tmp_path)) == pytest.approx([200], rel=0.05)
@@ -196,23 +218,6 @@ def test_a_command_of_a_record_is_not_started(
     assert read_record(folder).status == "failed"
     with allowing([asked.expand()[0].command]):
         assert run_ranks(folder).status == "completed"
-
-
-def test_a_command_starts_in_the_folder_of_the_call(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(KNOWN)
-    monkeypatch.chdir(tmp_path)
-    assert measured(study(f"{PYTHON} train.py 0.1 10"), Tree(tmp_path)) == pytest.approx(
-        [100], rel=0.05
-    )
-
-
-def test_a_command_is_not_a_rank_of_ours(script: Any, tmp_path: Path) -> None:
-    """A script that finds the variables of torchrun takes itself for one of its ranks."""
-    line = 'assert not {"RANK", "WORLD_SIZE", "MASTER_PORT"} & os.environ.keys()'
-    text = KNOWN.replace("import neighbour", line)
-    measured(study(f"{script(text)} 0.1 10"), Tree(tmp_path))
 
 
 @pytest.mark.slow

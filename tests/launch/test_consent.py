@@ -12,7 +12,7 @@ import pytest
 from ddl_core.config import RunSpec
 from ddl_core.errors import DDLError, LaunchError
 from ddl_tools.cli import study as cli
-from ddl_tools.consent import allowing, folder_of
+from ddl_tools.consent import allowing, origin
 from ddl_tools.launch import notebook
 from ddl_tools.launch.interactive import Engines
 from ddl_tools.launch.ranks import run_ranks
@@ -153,7 +153,7 @@ def test_a_further_run_of_the_baseline_is_of_the_study(command: str) -> None:
     begun = []
 
     def start(folder: Path) -> notebook.LocalJob:
-        folder_of(str(read_record(folder).spec.command))
+        origin(str(read_record(folder).spec.command))
         begun.append(folder.name)
         raise LaunchError("not now")
 
