@@ -97,6 +97,7 @@ class CommandRun:
         self._last: list[str] = []
         self._process: subprocess.Popen[str] | None = None
         self._images, self._heard = 0, False  # of one line; whether there has been one
+        self._cpu_at_first_s = 0.0  # CPU seconds at the beginning of a window
 
     def execute(self, leaving: ExitStack) -> None:
         """Start the command, record one window after the other, end it; put its end on `leaving`.
@@ -120,12 +121,11 @@ class CommandRun:
             cold = epoch == 0
             recorder.wait_for_slot(epoch, cold)
             recorder.progress.begin("train", epoch, self._images)
-            cpu_s = self._cpu_s()
             found = self._window(epoch, ranks, spec.discard_steps if cold else 1)
             ranks = found.ranks or ranks
             if epoch == 0:
                 recorder.note_reporting(found.ranks)
-            result = self._result(found, self._cpu_s() - cpu_s)
+            result = self._result(found, self._cpu_s() - self._cpu_at_first_s)
             recorder.store(result, epoch, "train", cold, self._memory())
             recorder.end_slots(epoch)
         leaving.close()
@@ -163,6 +163,8 @@ class CommandRun:
             if paused and one.rank not in seen:
                 seen.add(one.rank)
                 continue
+            if not done:  # the window begins: what came before has taken time of its own
+                self._cpu_at_first_s = self._cpu_s()
             done += 1
             self.recorder.progress.step(done, 0)
             yield one
