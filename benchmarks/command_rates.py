@@ -10,6 +10,7 @@ true ratio. Steps last from 20 ms to longer than a window: a script may print an
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -72,10 +73,10 @@ def rate(reports: Iterator[Report]) -> float:
     return found.images / found.wall_s
 
 
-def measure() -> dict[str, dict[str, float]]:
+def measure() -> dict[str, Any]:
     """Simulate studies for each length of a step."""
     generator = np.random.default_rng(SEED)
-    results = {}
+    results: dict[str, dict[str, float]] = {}
     for step_s in STEPS_S:
         ratios = [study(generator, step_s) for _ in range(STUDIES)]
         results[f"steps of {step_s:g} s"] = found = {
@@ -87,7 +88,7 @@ def measure() -> dict[str, dict[str, float]]:
             f"steps of {step_s:g} s: {found['covered']:.1%} of {STUDIES} intervals cover, median "
             f"{found['bias']:+.2%} off, half-width {found['half_width']:.1%}"
         )
-    return results
+    return {"studies": STUDIES, "starts": STARTS, "cases": results}
 
 
 if __name__ == "__main__":

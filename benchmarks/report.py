@@ -32,9 +32,11 @@ PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."
 OTHERS = (
     "bad_inputs",
+    "command_rates",
     "coverage",
     "faults",
     "figures_10k",
+    "known_rates",
     "launch_cost",
     "loader_memory",
     "recommend_choice",
@@ -113,6 +115,31 @@ def others() -> str:
         minutes=lambda one: f"{one['wall_s'] / 60:.0f}",
         counted=lambda counts, form: ", ".join(form.format(*one) for one in counts.items()),
     ).rstrip()
+
+
+def own_scripts() -> str:
+    """Return how scripts of users are measured, against our loop and their own clocks."""
+    found = result("own_scripts")
+    if found is None:
+        return NOT_YET
+    head = [
+        "script",
+        "lines added",
+        "measured rate / our loop's",
+        "measured rate / own clock's",
+        "starts",
+    ]
+    rows = [
+        [
+            one["name"],
+            len(one["added"]),
+            shown(one["to_ours"]),
+            shown(one["to_own_clock"]),
+            one["starts"],
+        ]
+        for one in found["scripts"]
+    ]
+    return table(head, rows)
 
 
 def designs(found: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -361,6 +388,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "memory_vit_gpu": partial(memory, "vit_one_gpu"),
     "worlds": worlds,
     "choices": choices,
+    "own_scripts": own_scripts,
 }
 PAGES = (
     "README.md",
@@ -369,6 +397,7 @@ PAGES = (
     "docs/reference/strategies.md",
     "docs/explanation/scaling-model.md",
     "docs/how-to/choose-a-stack.md",
+    "docs/how-to/measure-your-script.md",
     "docs/explanation/statistics.md",
     "docs/explanation/emulation.md",
 )

@@ -2,11 +2,13 @@
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks import interleaved, report
+from ddl_tools.analysis import estimates
 from ddl_tools.analysis.figures.advice import EXAMPLE
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.advise import advise
@@ -79,6 +81,69 @@ def test_a_dirty_tree_stores_nothing(monkeypatch, tmp_path, capsys) -> None:
 def test_all_blocks_are_used_and_known() -> None:
     text = "".join(page.read_text() for page in report.BLOCKS.pages)
     assert set(re.findall(r"<!-- results: (\w+) -->", text)) == {*report.TEXTS}
+
+
+def test_scripts_report_with_at_most_three_lines_more(tmp_path: Path, monkeypatch) -> None:
+    from benchmarks import own_scripts
+
+    monkeypatch.setattr(own_scripts, "FOLDER", tmp_path)
+    monkeypatch.setattr(own_scripts, "published", lambda folder: None)
+    _, *loops = own_scripts.scripts(tmp_path)  # the first one is not in this repository
+    for one in loops:
+        assert len(one.change()) <= 3
+        reporting = one.reporting().read_text()
+        compile(reporting, one.name, "exec")
+        kept = [line for line in reporting.splitlines() if f"+{line}" not in one.change()]
+        assert kept == one.file.read_text().splitlines()
+    too_much = own_scripts.Script("too much", loops[0].words, {1: ("pass",) * 4})
+    with pytest.raises(SystemExit, match="more than 3 added lines"):
+        too_much.change()
+
+
+def test_a_published_script_that_is_another_one_is_not_run(tmp_path: Path) -> None:
+    from benchmarks import own_scripts
+
+    for name in own_scripts.PUBLISHED:
+        (tmp_path / name).write_text("print('other')")
+    with pytest.raises(SystemExit, match=r"is not the file of torchvision 0\.21\.0"):
+        own_scripts.published(tmp_path)
+
+
+def test_clocks_of_scripts_are_read_alike() -> None:
+    from benchmarks.own_scripts import CLOCK
+
+    theirs = "Epoch: [0]  [ 40/1600]  eta: 0:03:51  lr: 0.025  loss: 1.23 (2.05)  time: 0.1473"
+    for line in (theirs, "[40] time: 0.1473"):
+        assert CLOCK.match(line).groups() == ("40", "0.1473")
+
+
+def test_scripts_of_known_rates_keep_them() -> None:
+    """The mean of a start is drawn around the known rate, by 1 %."""
+    import subprocess
+    import sys
+
+    from benchmarks.known_rates import SCRIPT
+
+    words = [sys.executable, str(SCRIPT), "sleep", "0.02", "100", "5", "each"]
+    begun, lines = time.monotonic(), 0
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            assert json.loads(line)["images"] == 500
+            lines += 1
+            if lines == 1:
+                begun = time.monotonic()
+            if lines == 21:
+                break
+        process.kill()
+    assert 20 * 500 / (time.monotonic() - begun) == pytest.approx(5000, rel=0.1)
+
+
+def test_the_ratio_to_the_own_clock_follows_from_the_stored_rates() -> None:
+    path = interleaved.RESULTS / "own_scripts.json"
+    for one in json.loads(path.read_text())["scripts"]:
+        rates = one["images_per_s"]
+        again = estimates.paired_ratio(rates["measured"], rates["own_clock"])
+        assert interleaved.interval(again) == pytest.approx(one["to_own_clock"])
 
 
 class Batches(list):
