@@ -102,7 +102,10 @@ class Script:
         """Run the script as it was published; return images per second by its own clock."""
         words = shlex.split(self.command(self.file))
         seconds: list[float] = []
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        with (
+            (FOLDER / "own_clock.log").open("w") as log,
+            subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+        ):
             assert process.stdout is not None
             for line in process.stdout:
                 found = CLOCK.match(line)
@@ -112,7 +115,9 @@ class Script:
                     break
             process.terminate()
         if not seconds:
-            raise SystemExit(f"{self.name} ended with {process.returncode} before it was measured")
+            raise SystemExit(
+                f"{self.name} ended with {process.returncode} before it was measured: {log.name}"
+            )
         return BATCH / statistics.mean(seconds)
 
 
@@ -221,13 +226,18 @@ def row(
     """Return what one script has shown: each start's rates, and their ratios."""
     windows = Interleaved(windows_table(tree, [asked.name]))
     command = script.command(script.reporting())
-    ours, theirs = (
-        windows.of(asked.name, [run.run_id for run in asked.expand() if run.command == one])
-        for one in (None, command)
-    )
-    measured = block_means(theirs)
-    to_ours, to_clock = windows.ratio(theirs, ours), estimates.paired_ratio(measured, clock)
-    assert to_ours is not None
+    runs = {
+        one: [run.run_id for run in asked.expand() if run.command == one] for one in (None, command)
+    }
+    ours, theirs = (windows.of(asked.name, own) for own in runs.values())
+    to_ours = windows.ratio(theirs, ours)
+    # Of a start that was disturbed all the time, no window counts.
+    starts = [block_means(windows.of(asked.name, [run_id])) for run_id in runs[command]]
+    measured = [own[0] for own in starts if own]
+    clock = [one for one, own in zip(clock, starts, strict=True) if own]
+    to_clock = estimates.paired_ratio(measured, clock)
+    if to_ours is None:
+        raise SystemExit(f"{script.name}: all windows were disturbed")
     print(
         f"{script.name}: {shown(interval(to_ours))} x our loop, "
         f"{shown(interval(to_clock))} x its own clock"
