@@ -125,6 +125,22 @@ def test_a_script_starts_where_and_with_what_its_user_is(
     assert not seen.keys() & ours
 
 
+def test_processor_time_before_a_window_is_none_of_it(script: Any, tmp_path: Path) -> None:
+    """Set-up, or a step that a pause has cut: rounds are judged by it (`rounds_left_out`)."""
+    command = script("""
+        import time
+        while time.process_time() < 3:
+            pass
+        while True:
+            time.sleep(0.1)
+            print('{"images": 1}')
+    """)
+    asked, tree = study(command, epochs=1), Tree(tmp_path)
+    run_study(asked, tree, progress=False)
+    (row,) = read_epochs(tree.study("own") / asked.expand()[0].run_id)
+    assert row.cpu_s < 1
+
+
 def test_ranks_of_torchrun_count_together(script: Any, tmp_path: Path) -> None:
     asked = study(f"{script(KNOWN)} 0.1 10", strategy="torchrun", gpus_per_node=2)
     assert measured(asked, Tree(tmp_path)) == pytest.approx([200], rel=0.05)
