@@ -150,8 +150,8 @@ class CommandRun:
             try:
                 item = self._lines.get(timeout=1.0)
             except queue.Empty:
-                if not self._heard and time.perf_counter() - begun > _silence_s():
-                    raise self._silent() from None
+                if not self._heard and time.perf_counter() - begun > (limit := _silence_s()):
+                    raise self._silent(f" within {limit:.0f} s") from None
                 continue
             if item is None:
                 return
@@ -285,10 +285,11 @@ class CommandRun:
         how = f"by signal {-code}" if code < 0 else f"with status {code}"
         return LaunchError(f"the command ended {how}{said}", category="code")
 
-    def _silent(self) -> LaunchError:
+    def _silent(self, within: str = "") -> LaunchError:
         said = f"; it printed: {' | '.join(self._last)}" if self._last else "; it printed nothing"
         return LaunchError(
-            f'the command printed no line like {{"images": 256}}{said}; print one after each step '
-            "or epoch, or call ddl_core.report",
+            f'the command printed no line like {{"images": 256}}{within}{said}; print one after '
+            "each step or epoch, or call ddl_core.report"
+            + ("; if its start takes long, set DDL_SETUP_TIMEOUT to more seconds" * bool(within)),
             category="settings",
         )

@@ -209,7 +209,8 @@ class CommandSearch(Starts):
         """Let starts be alone where two of them, of which one is stopped, find no memory."""
         default, free = self.space.default, free_bytes()
         on_gpu = default.device == "cuda"
-        least = min(amount for name, amount in free.items() if (name != HERE) == on_gpu)
+        known = [amount for name, amount in free.items() if (name != HERE) == on_gpu]
+        least = min(known, default=math.inf)
         held = per_rank * (1 if on_gpu else default.world_size)
         if 2 * MARGIN * held + SPARE_BYTES > least:
             self._interleaved = False

@@ -167,8 +167,8 @@ class Starts(ABC):
             own, spec = windows.of(self.name, [item.spec.run_id]), first(item.spec)
             found.took[spec] = _epochs_s(item)
             starts = found.starts.setdefault(spec, {})
-            if not own:  # it was measured alone
-                starts[f"start {item.spec.repeat}"] = _rate(item)
+            if (rate := _rate_alone(item)) is not None:
+                starts[f"start {item.spec.repeat}"] = rate
             for block in {block for block, _ in own}:
                 (starts[block[1]],) = block_means(
                     {place: value for place, value in own.items() if place[0] == block}
@@ -435,9 +435,11 @@ def _size(spec: RunSpec) -> list[int]:
     return [getattr(spec, name) for name in FIXED]
 
 
-def _rate(item: Entry) -> float:
-    """Return the images per second of the warm epochs of a run."""
+def _rate_alone(item: Entry) -> float | None:
+    """Return the images per second of a run that was not interleaved; None of any other."""
     rows = [row for row in read_epochs(item.directory) if not row.cold]
+    if not rows or any(row.interleave for row in rows):
+        return None
     return sum(row.samples for row in rows) / sum(row.wall_s for row in rows)
 
 
