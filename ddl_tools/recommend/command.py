@@ -22,7 +22,7 @@ import yaml
 from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, SpecError
 from ddl_core.registry import COMMAND
-from ddl_tools import gpus, limits
+from ddl_tools import gpus
 from ddl_tools.consent import setting
 from ddl_tools.launch.interleave import GIB, HERE, MARGIN, SPARE_BYTES, free_bytes
 from ddl_tools.launch.plan_notes import commands
@@ -43,12 +43,11 @@ from ddl_tools.study import PLACEHOLDER, Study, YamlLoader
 from ddl_tools.visible import visible
 
 # Fields of a run that shape its start and its windows: they may be tried beside words.
-FIELDS = ("strategy", "gpus_per_node", "cpu_threads", "discard_steps")
+FIELDS = ("strategy", "gpus_per_node", "discard_steps")
 # A cold window, the first one of a start, and two that count.
 WINDOWS = 4
 DISCARD_STEPS = 5
 PILOT_WINDOWS = 2
-THREADS = "OMP_NUM_THREADS"
 EXAMPLE = "--try batch=32,64"
 SCRIPTS = (".py", ".sh", ".yaml", ".yml", ".toml")  # of files that a command names
 # What hangs is ended after this share of the time, and after LEAST_S at the earliest.
@@ -117,12 +116,7 @@ class CommandRequest:
             **{name: yaml.load(text, YamlLoader) for name, text in fields.items()},
         }
         (found,) = Study(name=COMMAND, question="", base=base, repeats=1).expand()
-        if "cpu_threads" in values:
-            return found
-        threads = max(1, limits.whole_cores() // found.gpus_per_node)
-        own = os.environ.get(THREADS, "")
-        threads = int(own) if own.isdigit() and int(own) else threads
-        return found.model_copy(update={"cpu_threads": threads})
+        return found
 
     def least_s(self, number: int) -> float:
         """Return the seconds that the windows of one start of each configuration take at least."""
@@ -287,8 +281,7 @@ class CommandAnswer(Outcome):
 
 def line_of(spec: RunSpec) -> str:
     """Return the line that starts a command as it is measured."""
-    own = f"{spec.command}" if spec.strategy == "single" else shlex.join(words(spec))
-    return own if spec.device == "cuda" else f"{THREADS}={spec.cpu_threads} {own}"
+    return f"{spec.command}" if spec.strategy == "single" else shlex.join(words(spec))
 
 
 def _told_apart(found: Space) -> str:

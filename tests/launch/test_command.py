@@ -176,7 +176,11 @@ def test_a_script_that_cannot_be_measured_says_why(
 @pytest.mark.parametrize(
     ("text", "variable", "why"),
     [
-        ("print('hello', flush=True)", "DDL_SETUP_TIMEOUT", r"no line like .* within 7 s; it printed: hello"),
+        (
+            "print('hello', flush=True)",
+            "DDL_SETUP_TIMEOUT",
+            r"no line like .* within 7 s; it printed: hello",
+        ),
         ("print('{\"images\": 3}', flush=True)", "DDL_STALL_TIMEOUT", "no progress for"),
     ],
 )

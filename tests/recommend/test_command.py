@@ -122,7 +122,7 @@ def test_a_word_may_be_called_as_a_field_of_a_run(name: str) -> None:
         ("python t.py", {"b": "1,2"}, "the command has no {b}"),
         ("python t.py", {"loader": "native,synthetic"}, "the command has no {loader}"),
         ("python t.py", {"gpus_per_node": "1,many"}, "gpus_per_node"),
-        ("", {"cpu_threads": "1,2"}, "command"),
+        ("", {"gpus_per_node": "1,2"}, "command"),
     ],
 )
 def test_values_that_a_command_does_not_see_are_refused(
