@@ -4,7 +4,7 @@ import csv
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 
@@ -33,7 +33,7 @@ def to_csv(table: pd.DataFrame, digits: int | None = None) -> str:
     return str(text)
 
 
-def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+def read_csv(path: Path | IO[str], **options: Any) -> pd.DataFrame:
     """Read what `to_csv` wrote, with its texts as they were; `options` are those of pandas."""
     table = pd.read_csv(path, lineterminator="\n", **options)
     for name in table.columns[[not pd.api.types.is_numeric_dtype(one) for one in table.dtypes]]:

@@ -4,10 +4,11 @@
 share of time.
 """
 
+import io
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import IO, Any, Union, get_args, get_origin
 
 import numpy as np
 import pandas as pd
@@ -162,9 +163,14 @@ def write_tables(
     return read_table(path), read_table(windows, WINDOW_COLUMNS)
 
 
-def read_table(path: Path, columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:
+def read_table(path: Path | IO[str], columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:
     """Read a table that `write_tables` wrote, with the same column types."""
     return read_csv(path, dtype=dict(columns), keep_default_na=False, na_values=[""])
+
+
+def as_read(table: pd.DataFrame, columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:
+    """Return a table as `write_tables` would have written and read it: figures show its digits."""
+    return read_table(io.StringIO(to_csv(table, DIGITS)), columns)
 
 
 def whole(runs: pd.DataFrame) -> pd.DataFrame:

@@ -100,6 +100,7 @@ for command in (
     tools.figures,
     tools.report,
     tools.advise,
+    tools.proposal,
     data.data,
     tools.bench,
     tools.profile,

@@ -171,6 +171,17 @@ class Advise(BaseModel):
     )
 
 
+class Proposal(BaseModel):
+    """Answer of `ddl proposal --json`."""
+
+    study: str = Field(description="name of the study")
+    first: list[str] = Field(description="what readers must know before all else")
+    tables: list[list[dict[str, str]]] = Field(
+        description="rows of each table of the page, as its texts by heading"
+    )
+    files: list[str] = Field(description="what was written, the page as Markdown first")
+
+
 class Ratio(BaseModel):
     """A ratio of two throughputs."""
 
@@ -221,5 +232,5 @@ class Doctor(BaseModel):
 
 MODELS: tuple[type[BaseModel], ...] = (
     *(StudyStatus, StudyPlan, OneRun, Job, StudySubmit, StudyCompare),
-    *(Advise, Recommend, Ratio, Doctor, OneFinding),
+    *(Advise, Proposal, Recommend, Ratio, Doctor, OneFinding),
 )

@@ -1,4 +1,4 @@
-"""Commands beside studies: doctor, figures, report, advise, kernel, profile and bench."""
+"""Commands beside studies: doctor, figures, report, advise, proposal, kernel, profile, bench."""
 
 import json
 import sys
@@ -372,6 +372,95 @@ def advise(
             paths = [save_numbers(points, stem, known=True)]
         for path in paths:
             say(f"written: {path}", err=as_json)
+
+
+@click.command()
+@click.argument("name", metavar="STUDY", callback=common.checked_name)
+@click.option(
+    "--trainings",
+    type=click.IntRange(1, 10**6),
+    default=1,
+    metavar="N",
+    help="Trainings to apply for.",
+)
+@click.option(
+    "--images",
+    type=click.IntRange(1, 10**10),
+    metavar="N",
+    help="Training images of an epoch. [default: ImageNet's]",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(1, 10**6),
+    default=90,
+    metavar="N",
+    help="Epochs of a training.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 10**6),
+    metavar="N",
+    help="Nodes of a training, measured or forecast. [default: the most measured]",
+)
+@click.option("--strategy", metavar="NAME", help="Only runs with this strategy.")
+@click.option("--loader", metavar="NAME", help="Only runs with this loader.")
+@click.option("--model", metavar="NAME", help="Only runs with this network.")
+@click.option(
+    "--results",
+    "root",
+    type=FOLDER,
+    metavar="DIR",
+    help="Folder of your records. [default: committed data/]",
+)
+@click.option(
+    "--to",
+    type=FOLDER,
+    metavar="DIR",
+    callback=common.output,
+    help="Write into DIR. [default: proposal/STUDY in the folder of results]",
+)
+@common.overwrite_option
+@common.json_option
+def proposal(
+    name: str,
+    trainings: int,
+    images: int | None,
+    epochs: int,
+    nodes: int | None,
+    root: Path | None,
+    to: Path | None,
+    overwrite: bool,
+    as_json: bool,
+    **only: str | None,
+) -> None:
+    """Write a page of scaling evidence for an application for computing time.
+
+    It has throughput, speed-up and efficiency with intervals, node-hours and kWh, a figure, the
+    method, and what application forms ask for. It shows the configuration that is the fastest on
+    the most ranks. The page is written as Markdown, LaTeX and PDF. What readers must know first
+    stands first: emulated runs, one size, or too few starts. The PDF needs the package `fpdf2`,
+    of requirements/export.txt.
+    """
+    from ddl_core.config import IMAGENET_TRAIN_IMAGES
+    from ddl_tools.analysis import proposal as core
+    from ddl_tools.cli import answers
+
+    tree = existing(tree_of(root)) if root else committed()
+    limits = {key: value for key, value in only.items() if value is not None}
+    request = core.Request(trainings, epochs, images or IMAGENET_TRAIN_IMAGES, nodes, limits)
+    found = core.proposal(tree, name, request)
+    folder = to or (tree if root else results()).root / core.NAME / name
+    files = core.write(found, folder, overwrite=overwrite, remedy=common.OVERWRITE)
+    if as_json:
+        answer = answers.Proposal(
+            study=name, first=found.first, tables=core.tables(found), files=list(map(str, files))
+        )
+        say_json(answer)
+        return
+    for line in found.first:
+        say(f"warning: {line}", err=True)
+    for path in files:
+        say(f"written: {path}")
 
 
 @click.group()

@@ -64,9 +64,13 @@ class Candidate:
 
     def hours(self, ranks: int, images: int) -> Estimate:
         """Return the hours in which `images` are trained on."""
-        rate = self.throughput(ranks)
-        value, low, high = (images / part / 3600 for part in (rate.value, rate.high, rate.low))
-        return Estimate(value, low, high)
+        return hours(self.throughput(ranks), images)
+
+
+def hours(rate: Estimate, images: int) -> Estimate:
+    """Return the hours in which `images` are trained on at a rate in images per second."""
+    value, low, high = (images / part / 3600 for part in (rate.value, rate.high, rate.low))
+    return Estimate(value, low, high, rate.n)
 
 
 @dataclass(frozen=True)

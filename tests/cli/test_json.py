@@ -20,6 +20,7 @@ CASES: list[tuple[type[BaseModel], tuple[object, ...]]] = [
     (answers.StudySubmit, ("study", "submit", "one_gpu", *SITE, "--account", "x", "--dry-run")),
     (answers.StudyCompare, ("study", "compare", "sharding", *DATA)),
     (answers.Advise, ("advise", *SITE, "--gpus", 8)),
+    (answers.Proposal, ("proposal", "sharding")),
 ]
 
 

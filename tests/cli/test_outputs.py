@@ -19,6 +19,7 @@ from tests.launch.running import ddl, finish, planned
 from tests.pictures import write_pictures
 
 ADVICE = ("advise", "--site", "juwels_booster", "--gpus", 64, "--figure")
+PAGES = ("proposal.md", "proposal.tex", "proposal.pdf", "efficiency.csv", "efficiency.png")
 Call = Callable[..., Result]
 
 
@@ -30,10 +31,15 @@ def _advise(folder: Path, *words: object) -> Result:
     return ddl(*ADVICE, folder / "out", *words)
 
 
+def _propose(folder: Path, *words: object) -> Result:
+    return ddl("proposal", "related_malik2018", "--to", folder, *words)
+
+
 # Options that name files: what is called, and the files that it writes.
 FILES: dict[str, tuple[Call, tuple[str, ...]]] = {
     "profile import --csv": (_import, ("out.csv",)),
     "advise --figure": (_advise, ("out.csv", "out.png", "out.pdf", "out.svg")),
+    "proposal --to": (_propose, PAGES),
 }
 # Parameters that name folders to write: what is called with `folder`, which is not empty.
 FOLDERS: dict[str, Callable[[Path], tuple[object, ...]]] = {
@@ -48,6 +54,7 @@ FOLDERS: dict[str, Callable[[Path], tuple[object, ...]]] = {
 OTHERS = {
     *("figures --results", "figures --to", "report --results", "kernel install --prefix"),
     *("advise --results", "doctor --show", "bench loader --data", "profile import files"),
+    "proposal --results",
     *("data import --source", "data convert folder", "data index folder", "data verify folder"),
     *(f"{name} --{kind}" for kind in ("results", "data") for name in
       ("run", "recommend", "doctor", "study plan", "study run", "study resume", "study submit")),
@@ -145,6 +152,7 @@ PLACES: dict[str, Callable[[Path], tuple[object, ...]]] = {
     "profile import --csv": lambda path: (
         "profile", "import", report(path.parents[1], rank=0), "--csv", path),
     "advise --figure": lambda path: (*ADVICE, path),
+    "proposal --to": lambda path: ("proposal", "related_malik2018", "--to", path),
     "figures --to": lambda path: ("figures", "--results", results().root, "--to", path),
     "run --results": lambda path: ("run", "--loader", "synthetic", "--results", path),
 }  # fmt: skip
