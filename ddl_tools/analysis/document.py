@@ -253,14 +253,13 @@ def _item(pdf: "FPDF", text: str, address: str) -> None:
 
 def _table(pdf: "FPDF", head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Draw a table whose columns are as wide as their longest text needs."""
-    pdf.set_font(_FONT, "", _POINTS - 0.5)
     pdf.set_text_color(*_INK)
-    widths = [
-        max(pdf.get_string_width(cell) for cell in column)
-        for column in zip(head, *rows, strict=True)
-    ]
+    columns = [*zip(head, *rows, strict=True)]
+    pdf.set_font(_FONT, "B", _POINTS - 0.5)  # of the head; the widest of all
+    widths = [max(map(pdf.get_string_width, column)) for column in columns]
+    pdf.set_font(_FONT, "", _POINTS - 0.5)
     with pdf.table(
-        borders_layout="HORIZONTAL_LINES" if len(rows) < 2 else "SINGLE_TOP_LINE",
+        borders_layout="SINGLE_TOP_LINE",
         col_widths=[width + 5 for width in widths],
         line_height=5,
         text_align="RIGHT",

@@ -115,10 +115,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Curve:
-    """Sizes of one configuration, of one `kind` of scaling."""
+    """Sizes of one configuration, of one `kind` of scaling; `lost` runs have no throughput."""
 
     kind: str
     sizes: Sequence[Size]
+    lost: int
 
     @property
     def measured(self) -> list[Size]:
@@ -155,17 +156,16 @@ def proposal(tree: Tree, study: str, request: Request) -> Proposal:
         runs = runs[runs[name] == value]
     tables = tables_of(tree, study, runs, windows)
     emulated = bool(is_emulated(whole(runs)).any())
+    question = QUESTIONS[question_name(emulated)]
+    points = question.points(tables)
     if emulated:
-        points = QUESTIONS["efficiency_emulated"].points(tables)
         curves: list[Curve] = []
-        about = whole(runs)
+        about = runs[runs["status"] == "completed"]
         chosen, lines = _emulated(points, study)
     else:
-        points = QUESTIONS["efficiency"].points(tables)
         points = points[points["source"] == "measured"]
         best, about, curves = _measured(tree, study, tables, request)
         chosen, lines = str(with_line(best.to_frame().T)["line"].iloc[0]), []
-    question = QUESTIONS["efficiency_emulated" if emulated else "efficiency"]
     figure = question.draw(points) if points["value"].notna().any() else None
     first = _first(tree, study, about, curves, points, emulated)
     blocks = [
@@ -238,7 +238,7 @@ def _measured(
     best = largest(known[several] if several.any() else known).iloc[0]
     mine = known[known["curve"] == best["curve"]].sort_values("world_size")
     same = (tables.runs[CONFIGURATION] == best[CONFIGURATION]).all(axis=1)
-    runs, found = tables.runs[same], [mine]
+    runs, found = tables.runs[same & (tables.runs["status"] == "completed")], [mine]
     if mine["local_batch_size"].nunique() == 1:
         found += _with_shared_batch(runs, tables.windows)
     rates = {one.record.run_id: one.rate for one in throughputs(study_folders(study, tree))}
@@ -321,7 +321,7 @@ def _curve(
                     forecast=True,
                 )
             )
-    return Curve(SHARED if shared else FIXED, sizes)
+    return Curve(SHARED if shared else FIXED, sizes, int(rows["failed"].sum()))
 
 
 def _scaling(curve: Curve, unit: str) -> Table:
@@ -408,7 +408,7 @@ def _first(
         found.append("SYNTHETIC IMAGES: no data were read, so storage may slow the training.")
     if runs["git_dirty"].fillna(False).any():
         found.append("CHANGED FILES: the code had changes that its commit does not contain.")
-    lost = int(((runs["status"] == "failed") | runs["diverged"].fillna(False)).sum())
+    lost = int(points["failed"].sum()) if emulated else max(one.lost for one in curves)
     if lost:
         found.append(f"LOST: {plural(lost, 'run')} failed or diverged, and count in no row.")
     return [*found, *notes(tree, study)]

@@ -158,6 +158,18 @@ def test_strong_scaling_where_runs_share_a_global_batch(tree: Tree, make_run: Ma
     assert {int(ranks) * int(batch) for ranks, batch in sizes} == {128}
 
 
+def test_a_study_that_shares_a_global_batch_alone(tree: Tree, make_run: MakeRun) -> None:
+    for nodes, wall_s, batch in ((1, 10.0, 32), (2, 10.5, 16), (4, 12.0, 8)):
+        scaled(make_run, nodes, wall_s, batch=batch)
+    found = proposal(tree, "mine", Request())
+    strong, _ = tables(found)
+    assert strong.caption.startswith("Strong scaling")
+    assert column(strong, "batch") == ["32", "16", "8", "4", "2"]
+    (picture,) = (one for one in found.page.blocks if isinstance(one, Picture))
+    assert "global batch fixed" in picture.caption
+    assert "batch per rank" not in picture.caption
+
+
 @pytest.mark.parametrize(
     ("fields", "sizes", "expected"),
     [
@@ -178,6 +190,17 @@ def test_doubts_come_first(
     assert [text.partition(":")[0] for text in found.first] == expected
     for text, block in zip(found.first, found.page.blocks, strict=False):
         assert block == Text(text, strong=True)
+
+
+def test_a_lost_run_is_counted_and_changes_nothing_else(tree: Tree, make_run: MakeRun) -> None:
+    three_sizes(make_run)
+    before = proposal(tree, "mine", Request())
+    known = {"strategy": "ddp", "nodes": 4, "gpus_per_node": 4, "train_images": IMAGES}
+    make_run(rows=[], status="failed", system=None, study="mine", repeat=3, epochs=EPOCHS,
+             eval_every=0, eval_images=None, **known)  # fmt: skip
+    found = proposal(tree, "mine", Request())
+    assert [text.partition(":")[0] for text in found.first] == ["LOST"]
+    assert tables(found) == tables(before)
 
 
 def test_emulated_runs_with_one_start(tree: Tree, make_run: MakeRun) -> None:

@@ -30,7 +30,7 @@ from ddl_tools.analysis.question import (
     with_line,
 )
 from ddl_tools.estimate import Estimate
-from ddl_tools.names import plural
+from ddl_tools.names import WORDS, plural
 
 POINTS = typed(
     "panel source",
@@ -319,12 +319,14 @@ on {{ one.ranks }} ranks with {{ one.kind }}{{ "" if loop.last else ", " }}
         ours, theirs = points[is_ours], points[~is_ours]
         measured = bool((ours["n"] > 0).any())
         base = captions.counted("G0", points["base_world_size"].dropna()) or "G0 = 4"
+        shared = ours["panel"].str.contains(str(WORDS["global_batch_size"]), regex=False).any()
+        kept = "global batch" if shared else "batch per rank"
         figure, panels = panel_figure(
             self.title(points),
             points,
             curves.legend(points, "ideal"),
             [
-                f"E relative to {base}; batch per rank fixed.",
+                f"E relative to {base}; {kept} fixed.",
                 *captions.provenance(ours, "the ratio"),
                 *captions.statements(theirs),
             ],
