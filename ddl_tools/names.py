@@ -105,7 +105,8 @@ def label(runs: Iterable[RunSpec | Row], hide: Collection[str] = ()) -> list[str
     fields = [name for name in names if name not in facts]
 
     def text(row: Row, names: Sequence[str]) -> str:
-        return joined(*_parts(row, names), _size(row, names, hide), *_facts(row, facts))
+        known = {name: told for name, told in facts.items() if _matters(row, name)}
+        return joined(*_parts(row, names), _size(row, names, hide), *_facts(row, known))
 
     return [text(row, _without_off(row, fields)) or text(row, fields) for row in rows]
 
@@ -335,7 +336,10 @@ def _phrase(row: Row, name: str) -> str:
 
 def _matters(row: Row, name: str) -> bool:
     """Say whether a field says something of a run: of a command, what it is started with."""
-    return row.get("framework") != COMMAND or name not in _FIELDS or name in OF_COMMAND
+    is_command = row.get("framework") == COMMAND
+    if name == "command":
+        return is_command
+    return not is_command or name not in _FIELDS or name in OF_COMMAND
 
 
 def _size(row: Row, names: Collection[str], hide: Collection[str]) -> str:

@@ -57,6 +57,8 @@ def owner(field: str) -> Fields:
         return {"eval_every": 0}
     if is_of_emulation(field):
         return EMULATED
+    if field == "command":
+        return {"framework": "command", "command": "true"}
     if field.startswith("ddp_powersgd"):
         return {"strategy": "ddp", "ddp_compression": "powersgd", "checkpoint_every": 0}
     if field.startswith("adam_"):

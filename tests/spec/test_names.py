@@ -181,3 +181,9 @@ def test_the_loader_of_a_command_is_named_where_it_repeats_a_batch() -> None:
     own, first = RunSpec(**command), RunSpec(**command, loader="synthetic")
     assert label([own, first]) == ["own loader", "first batch"]
     assert common([dict(own)], ("strategy", "loader")) == "single process, own loader"
+
+
+def test_a_run_without_a_command_does_not_speak_of_one() -> None:
+    ours, own = RunSpec(), RunSpec(framework="command", command="a.py")
+    assert common([dict(ours)], ("command", "precision")) == phrase("precision", ours.precision)
+    assert label([ours, own]) == ["PyTorch", "command, a.py"]
