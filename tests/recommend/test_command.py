@@ -274,13 +274,13 @@ def second(command: str, tree: Tree, first: CommandAnswer) -> Recommend:
 def test_of_one_start_nothing_is_proven(first: CommandAnswer) -> None:
     assert first.verdict == Verdict.UNPROVEN
     assert first.ratio.value == pytest.approx(rate(40) / rate(10), rel=0.05)
-    assert re.search(r"--batch 40, \S+ times the default; \d+ more minute", first.lines[0])
+    assert re.search(r"batch 40, \S+ times the default; \d+ more minute", first.lines[0])
 
 
 @real
 def test_what_dies_is_named_with_its_last_words(second: Recommend) -> None:
     (failed,) = [line for line in second.lines if line.startswith("failed ")]
-    assert "--batch 13: " in failed
+    assert "batch 13: " in failed
     assert "13 images do not fit" in failed
 
 
@@ -329,7 +329,7 @@ def test_what_hangs_is_ended_and_the_others_are_compared(
     answer = CommandAnswer(search)
     assert answer.verdict == Verdict.UNPROVEN
     (failed,) = answer.failed
-    assert re.search(r"--batch 17: .*no line like", failed)
+    assert re.search(r"batch 17: .*no line like", failed)
 
 
 @real
