@@ -73,7 +73,7 @@ OF_JOB = ("data_dir", "tree", "name")
 @click.option(
     "--command",
     metavar="TEXT",
-    help='Script of your own in place of a network, e.g. "python train.py --batch {batch}".',
+    help='Script of your own, e.g. "python train.py --batch {batch}".',
 )
 @click.option(
     "--try",
@@ -81,7 +81,7 @@ OF_JOB = ("data_dir", "tree", "name")
     metavar="NAME=VALUE,...",
     multiple=True,
     callback=_tried,
-    help="Values of {NAME} in --command; the first one is the default. Repeat it for each name.",
+    help="Values of {NAME} in --command, the default first; for each name.",
 )
 @click.option(
     "--epochs",
@@ -160,9 +160,8 @@ def recommend(
     of the answer says whether a gain is proven. Ctrl-C ends the search with what is known; the same
     command goes on.
 
-    With --command, it measures a training script of your own instead, with all combinations of the
-    values to --try. The script has to print how many images it trains on: see
-    docs/how-to/measure-your-script.md.
+    With --command, it measures a training script of your own, with all combinations of the values
+    to --try: see docs/how-to/measure-your-script.md.
 
     With --site, one SLURM job does this on one node. The first call shows the node-hours and
     submits the job; later calls show its state, and then the answer.

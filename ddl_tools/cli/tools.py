@@ -381,7 +381,7 @@ def advise(
     type=click.IntRange(1, 10**6),
     default=1,
     metavar="N",
-    help="Trainings to apply for.",
+    help="Trainings.",
 )
 @click.option(
     "--images",
@@ -436,10 +436,9 @@ def proposal(
     """Write a page of scaling evidence for an application for computing time.
 
     It has throughput, speed-up and efficiency with intervals, node-hours and kWh, a figure, the
-    method, and what application forms ask for. It shows the configuration that is the fastest on
-    the most ranks. The page is written as Markdown, LaTeX and PDF. What readers must know first
-    stands first: emulated runs, one size, or too few starts. The PDF needs the package `fpdf2`,
-    of requirements/export.txt.
+    method, and what application forms ask for: of the configuration that is the fastest on the most
+    ranks, as Markdown, LaTeX and PDF. Reasons to doubt stand first. The PDF needs the package
+    `fpdf2`.
     """
     from ddl_core.config import IMAGENET_TRAIN_IMAGES
     from ddl_tools.analysis import proposal as core
