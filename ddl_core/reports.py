@@ -4,8 +4,10 @@ It needs nothing of this package: a line ``{"images": 256}`` on the standard out
 """
 
 import json
+import math
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,10 +15,36 @@ FIRST_BATCH = "DDL_FIRST_BATCH"  # set where the run asks what training without 
 RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 
+EVERY_S = 0.5  # between two lines: each waits for the GPU, which would slow short steps
+
+
+class _Lines:
+    """What this process has not printed yet."""
+
+    def __init__(self) -> None:
+        self.images, self.printed = 0, -math.inf
+
+    def add(self, key: str, images: int) -> None:
+        """Add images, and print a line if the last one was long ago."""
+        self.images += images
+        if time.monotonic() - self.printed < EVERY_S:
+            return
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        rank = int(next((os.environ[one] for one in RANK if one in os.environ), 0))
+        print(json.dumps({key: self.images, "rank": rank}), flush=True)  # noqa: T201
+        self.images, self.printed = 0, time.monotonic()
+
+
+_lines = _Lines()
+
+
 def report(images: int | None = None, *, images_all: int | None = None) -> None:
     """Say how many images have been trained on since the last call; call it each step or epoch.
 
-    Waits for the GPU first, if torch uses one, so that the line comes when the work is done.
+    It prints every half second at most, and first waits for the GPU, if torch uses one: so a line
+    comes when the work is done, and few steps wait for it.
 
     Parameters
     ----------
@@ -32,12 +60,10 @@ def report(images: int | None = None, *, images_all: int | None = None) -> None:
     """
     if (images is None) == (images_all is None):
         raise ValueError("give images or images_all, not both")
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    found = {"images": images} if images_all is None else {"images_all": images_all}
-    line = {**found, "rank": int(next((os.environ[one] for one in RANK if one in os.environ), 0))}
-    print(json.dumps(line), flush=True)  # noqa: T201
+    if images is not None:
+        _lines.add("images", images)
+    elif images_all is not None:
+        _lines.add("images_all", images_all)
 
 
 def first_batch(batches: Iterable[Any]) -> Iterable[Any]:
