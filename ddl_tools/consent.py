@@ -8,12 +8,12 @@ folder, with its environment, and with none of the variables of our notebooks an
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ddl_core.errors import LaunchError
-from ddl_tools.processes import Passing, import_path, users_environment
+from ddl_tools.processes import Passing, import_path, setting, users_environment
 
 ALLOWED = "DDL_COMMANDS"  # their hashes, as those that this process starts see them
 FOLDER = "DDL_COMMANDS_FOLDER"  # the current one of the call, in which they start
@@ -43,21 +43,6 @@ def allowing(commands: Iterable[str | None]) -> Iterator[None]:
         file.write_text(json.dumps(own), encoding="utf-8")
         with setting({**named, ENVIRONMENT: str(file)}):
             yield
-
-
-@contextmanager
-def setting(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment in a ``with`` block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def origin(command: str) -> tuple[Path, dict[str, str]]:

@@ -100,6 +100,21 @@ def imports() -> dict[str, str]:
 
 
 @contextmanager
+def setting(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment in a ``with`` block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
 def safe_imports() -> Iterator[None]:
     """Let Python processes that start meanwhile import nothing from the current folder.
 
@@ -108,11 +123,8 @@ def safe_imports() -> Iterator[None]:
     if os.environ.get(SAFE_PATH):
         yield
         return
-    os.environ[SAFE_PATH] = OURS
-    try:
+    with setting({SAFE_PATH: OURS}):
         yield
-    finally:
-        os.environ.pop(SAFE_PATH, None)
 
 
 def users_environment() -> dict[str, str]:

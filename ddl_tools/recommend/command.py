@@ -23,11 +23,11 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import LaunchError, SpecError
 from ddl_core.registry import COMMAND
 from ddl_tools import gpus
-from ddl_tools.consent import setting
 from ddl_tools.launch.interleave import GIB, HERE, MARGIN, SPARE_BYTES, free_bytes
 from ddl_tools.launch.plan_notes import commands
 from ddl_tools.launch.study import doubts, run_study
 from ddl_tools.names import plural
+from ddl_tools.processes import setting
 from ddl_tools.rank.command import words
 from ddl_tools.rank.reports import WINDOW_S
 from ddl_tools.recommend import plan
