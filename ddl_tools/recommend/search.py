@@ -23,6 +23,7 @@ from ddl_core.registry import title
 from ddl_tools import limits
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.interleaving import Interleaved, block_means
+from ddl_tools.analysis.metrics import throughput
 from ddl_tools.analysis.tables import windows_table
 from ddl_tools.launch import local_ranks, measuring
 from ddl_tools.launch.interleave import group_sizes
@@ -149,7 +150,8 @@ class Starts(ABC):
             run_study(study, self.tree, data_dir=self._data_dir, only=runs)
         spent_s = time.monotonic() - began
         done = [item for item in self.entries() if item.state == "completed"]
-        if took := [_epochs_s(item) for item in done if item.spec.run_id in runs]:
+        own = [read_epochs(item.directory) for item in done if item.spec.run_id in runs]
+        if took := [_epochs_s(rows) for rows in own]:
             self._start_s = max(0.0, spent_s - sum(took)) / self._groups(block)
         self.look()
 
@@ -165,9 +167,10 @@ class Starts(ABC):
         windows = Interleaved(windows_table(self.tree, [self.name]) if done else None)
         for item in done:
             own, spec = windows.of(self.name, [item.spec.run_id]), first(item.spec)
-            found.took[spec] = _epochs_s(item)
+            rows = read_epochs(item.directory)
+            found.took[spec] = _epochs_s(rows)
             starts = found.starts.setdefault(spec, {})
-            if (rate := _rate_alone(item)) is not None:
+            if (rate := _rate_alone(rows)) is not None:
                 starts[f"start {item.spec.repeat}"] = rate
             for block in {block for block, _ in own}:
                 (starts[block[1]],) = block_means(
@@ -435,17 +438,17 @@ def _size(spec: RunSpec) -> list[int]:
     return [getattr(spec, name) for name in FIXED]
 
 
-def _rate_alone(item: Entry) -> float | None:
+def _rate_alone(rows: Sequence[EpochRecord]) -> float | None:
     """Return the images per second of a run that was not interleaved; None of any other."""
-    rows = [row for row in read_epochs(item.directory) if not row.cold]
-    if not rows or any(row.interleave for row in rows):
+    warm = [row for row in rows if not row.cold]
+    if not warm or any(row.interleave for row in warm):
         return None
-    return sum(row.samples for row in rows) / sum(row.wall_s for row in rows)
+    return throughput(sum(row.samples for row in warm), _epochs_s(warm))
 
 
-def _epochs_s(item: Entry) -> float:
-    """Return the seconds of the epochs of a run."""
-    return sum(row.wall_s for row in read_epochs(item.directory))
+def _epochs_s(rows: Sequence[EpochRecord]) -> float:
+    """Return the seconds of some epochs."""
+    return sum(row.wall_s for row in rows)
 
 
 def _rows(item: Entry) -> list[EpochRecord]:
