@@ -13,8 +13,6 @@ from typing import Any
 
 FIRST_BATCH = "DDL_FIRST_BATCH"  # set where the run asks what training without loading takes
 RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-
-
 EVERY_S = 0.5  # between two lines: each waits for the GPU, which would slow short steps
 
 

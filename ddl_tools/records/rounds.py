@@ -32,16 +32,15 @@ def rounds_left_out(runs: Iterable[Examined]) -> dict[Round, str]:
     """
     first, disturbed = dict[Round, str](), dict[Round, str]()
     for run in runs:
-        warm = [row for row in run.rows if row.phase == "train" and not row.cold]
+        warm = [row for row in run.rows if row.interleave and row.phase == "train" and not row.cold]
         own = [(row.interleave, row.cpu_s / row.wall_s) for row in warm if row.interleave]
-        seconds = [row.cpu_s for row in warm if row.interleave]
         if run.record is None or not own:
             continue
         study = run.record.study
         begun = {slot.block: round_of(study, slot) for slot, _ in reversed(own)}
         first |= dict.fromkeys(begun.values(), FIRST)
         spec = run.record.spec
-        few = spec.framework == COMMAND and median(seconds) < LEAST_CPU_S
+        few = spec.framework == COMMAND and median(row.cpu_s for row in warm) < LEAST_CPU_S
         if spec.work == "train" and not few:
             # Loading alone takes ten ticks of the CPU's clock, which show nothing.
             least = LEAST_CPU * median(cores for _, cores in own)
