@@ -50,7 +50,8 @@ def listed(paper: Paper, found: pd.DataFrame) -> pd.DataFrame:
     """Return all statements of the papers, one a row; `found` is from `compared`.
 
     ``here`` says what the ratios show of it, or what a test needs; ``against`` names two numbers of
-    the paper itself that contradict each other, or is empty.
+    the paper itself that contradict each other, or is empty. Contradicted statements come first,
+    then those with ratios, at last those that are not tested.
     """
     texts = found["row"] + ": " + found["ratio"] + " (" + found["study"] + ")"
     parts = texts.groupby([*(found[name] for name in _ID), found["result"]]).agg("; ".join)
@@ -59,9 +60,12 @@ def listed(paper: Paper, found: pd.DataFrame) -> pd.DataFrame:
     table = paper.claims.join(here, on=_ID).join(_against(paper), on=_ID)
     needs = NOT_TESTED + ": needs " + table["needs"]
     plans = " (" + table["plan"].str.replace(";", ", ") + ")"
-    return table.assign(
+    table = table.assign(
         here=table["here"].fillna(needs + plans.fillna("")), against=table["against"].fillna("")
     )
+    said = [table["here"].str.contains(one, regex=False) for one in (OTHER, SAME, INCONCLUSIVE)]
+    order = np.select([table["against"] != "", *said], range(4), 4)
+    return table.iloc[np.argsort(order, kind="stable")]
 
 
 def answer(paper: Paper, found: pd.DataFrame) -> list[str]:
@@ -77,10 +81,11 @@ def answer(paper: Paper, found: pd.DataFrame) -> list[str]:
         for word in (SAME, OTHER, INCONCLUSIVE)
     )
     against = int(claims.join(_against(paper), on=_ID)["against"].notna().sum())
+    asked = found["statement"].nunique()
     return [
-        f"{found['statement'].nunique()} of {len(claims)} statements are asked here. "
-        f"{plural(len(found), 'ratio')}: {results}.",
-        f"{against} are contradicted by the paper itself.",
+        f"{against} of {len(claims)} statements are contradicted by the paper itself.",
+        f"{asked} are asked here at a small size: {plural(len(found), 'ratio')}, {results}. "
+        f"{len(claims) - asked} are not tested: they need its GPUs.",
         *(f"Measured on {one}: not the paper's hardware." for one in found["hardware"].unique()),
     ]
 

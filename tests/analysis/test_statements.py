@@ -1,5 +1,6 @@
 """Statements of papers stand beside the ratios of figures, and say where these point."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,7 +91,10 @@ def test_without_records_nothing_is_tested_and_each_statement_has_a_line(tmp_pat
     assert not listed.duplicated(["paper", "statement"]).any()
     assert listed["here"].str.match(rf"{NOT_TESTED}: needs \w").all()
     assert set(listed["paper"]) == {AACH, *RELATED}
-    assert statements.answer(PAPER, found)[0].startswith("0 of 63 statements")
+    against, asked = statements.answer(PAPER, found)
+    assert re.match(r"[1-9]\d* of 63 statements are contradicted by the paper itself", against)
+    assert asked.startswith("0 are asked here")
+    assert "63 are not tested" in asked
 
 
 @pytest.mark.slow
