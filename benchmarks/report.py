@@ -26,7 +26,6 @@ from ddl_tools.recommend.plan import Verdict
 from ddl_tools.records.paths import FIGURES
 from ddl_tools.scaling import amdahl, paper
 from ddl_tools.scaling import emulated as scaling_emulated
-from ddl_tools.scaling.communication import Exchange, Network, exposed_s, resnet
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOT_YET = "Not measured yet."
@@ -45,8 +44,6 @@ OTHERS = (
     "slurm_faults",
 )
 EMULATED = ("emulated_cluster", "emulated_horovod")
-# Of the example on docs/explanation/scaling-model.md.
-LINKS = Network(20e9, 5e-6, 200e9, 1e-6, gpus_per_node=4, algorithm="fastest")
 TRAINING = "training and evaluation"  # the part of a run that is no cost
 
 
@@ -302,19 +299,15 @@ def error() -> str:
 
 def calculated() -> str:
     """Return the calculated and the stated loss of a step of ResNet50 on 1024 GPUs, by DDP."""
-    step_s = paper.base_step_s("resnet50")
-    assert step_s is not None
-    exchange = Exchange(resnet("resnet50"), "ddp")
-    (stated,) = (
-        one for one in paper.stated("resnet50", "ddp", "dali_cpu") if one.statement == "E02"
-    )
-    (exposed,) = exposed_s(exchange, step_s, LINKS, [stated.ranks])
-    lost = step_s * (1 / stated.value - 1)
+    step = scaling_emulated.of_the_paper()
+    exposed_s, lost_s = (one - step.compute_s for one in (step.predicted_s, step.measured_s))
+    ranks = step.nodes * scaling_emulated.LINKS.gpus_per_node
     return (
-        f"On {stated.ranks} GPUs with the links above, the calculator gives PyTorch-DDP "
-        f"{1000 * exposed:.1f} ms of exposed communication a step of ResNet50 (E = "
-        f"{step_s / (step_s + exposed):.2f}). The paper's E = {stated.value:.2f} means that a step "
-        f"of {1000 * step_s:.0f} ms loses {1000 * lost:.1f} ms ([C9](../results/paper.md))."
+        f"On {ranks} GPUs with the links above, the calculator gives {step.framework} "
+        f"{1000 * exposed_s:.1f} ms of exposed communication a step of ResNet50 (E = "
+        f"{step.predicted_efficiency:.2f}). The paper's E = {step.measured_efficiency:.2f} means "
+        f"that a step of {1000 * step.compute_s:.0f} ms loses {1000 * lost_s:.1f} ms "
+        "([C9](../results/paper.md))."
     )
 
 

@@ -4,10 +4,9 @@ Blocks are written between markers, from records and from the CSVs of figures dr
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from ddl_core.errors import RecordError
@@ -16,15 +15,14 @@ from ddl_tools import markdown
 from ddl_tools.analysis import estimates, ratios
 from ddl_tools.analysis import statements as papers
 from ddl_tools.analysis.confirmation import beside, confirmation
-from ddl_tools.analysis.csv_file import read_csv
-from ddl_tools.analysis.figures import QUESTIONS, comparison
+from ddl_tools.analysis.figures import comparison
+from ddl_tools.analysis.findings import Finding, completed, findings, read_points
 from ddl_tools.analysis.paper import AACH, Paper, in_table_2, read_paper
-from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.ratios import unconfirmed
-from ddl_tools.analysis.result_page import PAGE, commits, link, machines, shared_settings
+from ddl_tools.analysis.result_page import PAGE, commits, link, machines
 from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.records import agreement
-from ddl_tools.records.ledger import find_study, study_folders
+from ddl_tools.records.ledger import find_study
 from ddl_tools.records.paths import (
     PROJECT,
     README,
@@ -34,8 +32,7 @@ from ddl_tools.records.paths import (
     portable,
     repeated,
 )
-from ddl_tools.records.run import RunRecord, read_record
-from ddl_tools.scaling import emulated
+from ddl_tools.records.run import RunRecord
 from ddl_tools.study import Study
 
 EXCEPTIONS = 9  # to a statement, named one by one
@@ -53,17 +50,6 @@ _SECOND = {  # counts of a `Confirmation`
     "undecided": "Undecided",
     "otherwise": "Otherwise",
 }
-Row = tuple[str, str, str, str]
-# Of the README's table: question, study, figure, and how the sentence of its answer begins.
-_ROWS = (
-    ("How should one GPU train?", "recommend_resnet50_f89579", "comparison", "DALI (GPU)"),
-    ("Which loader feeds a GPU?", "one_gpu_loaders", "comparison", "Throughput by loader"),
-    ("DDP, Horovod or DeepSpeed?", "laptop", "comparison", "Throughput by strategy"),
-    ("DALI or the native loader?", "laptop", "comparison", "Throughput by loader"),
-    ("What does sharding save?", "sharding", "memory_per_rank", "Least memory: "),
-    ("What does a slow network cost?", "emulated_cluster", "efficiency_emulated", "Efficiency on"),
-    ("What do large batches cost?", "accuracy_laptop", "accuracy_vs_batch_size", "Points of"),
-)
 
 
 def blocks(tree: Tree) -> markdown.Blocks:
@@ -77,11 +63,13 @@ def texts(tree: Tree) -> dict[str, str]:
         "no configurations have been interleaved yet"
     ]
     paper = read_paper()
-    found = papers.compared(tree, paper)
-    stated, answer = papers.listed(paper, found), papers.answer(paper, found)
+    asked = papers.compared(tree, paper)
+    stated, answer = papers.listed(paper, asked), papers.answer(paper, asked)
     own = stated["paper"] == AACH
+    every = findings(tree, answer)
     return {
-        "results": results(tree, answer[0]),
+        "found": found(every),
+        "results": results(tree, every),
         "ratios": "\n".join(["```text", *lines, "```"]),
         "statements": f"{' '.join(answer)}\n\n{statements(stated[own])}",
         "related": statements(stated[~own]),
@@ -153,38 +141,16 @@ def confirmations(tree: Tree) -> str:
     return "\n\n".join([markdown.table(columns, rows), *filter(None, ["\n".join(named)])])
 
 
-def results(tree: Tree, stated: str) -> str:
-    """Return the README's table of results, below a sentence on what is published.
-
-    A row has the answer of a figure's points, or numbers from records or from the validation of the
-    communication model. What `tree` has no record of has no row. `stated` says what the records
-    show of the paper's statements.
-    """
-    rows = [_answer(tree, *row) for row in _ROWS]
-    rows += [_weights(tree), _prediction(tree), _paper(stated)]
-    columns = ["Question", "Result", "Measured with", "Details"]
-    return f"{_published(tree)}\n\n{markdown.table(columns, [row for row in rows if row])}"
+def found(findings: Sequence[Finding]) -> str:
+    """Return the findings at the top of the README as a list."""
+    return "\n".join(one.line for one in findings if one.topic)
 
 
-def read_points(path: Path) -> pd.DataFrame:
-    """Read the numbers of a figure; a commit such as 73e28947 is no number."""
-    return read_csv(path, dtype={"commit": "string"})
-
-
-def _answer(tree: Tree, question: str, study: str, figure: str, begins: str) -> Row | None:
-    """Return a sentence of an answer, with settings, hardware, number of runs and commit."""
-    path = tree.figures / study / f"{figure}.csv"
-    if not path.exists():
-        return None
-    points = read_points(path)
-    sentences = QUESTIONS[figure].sentences(points)
-    text = next((one for one in sentences if one.startswith(begins)), sentences[0])
-    # The README says for all rows what two cores can show.
-    about = captions.line(points.drop(columns="on_cpu", errors="ignore"))
-    runs = read_table(tree.tables / f"{study}.csv")
-    if not is_emulated(runs).any():  # the README describes these elsewhere
-        about = f"{shared_settings(runs)}; {about}"
-    return question, text, about, f"[figures](figures/{study}/README.md)"
+def results(tree: Tree, findings: Sequence[Finding]) -> str:
+    """Return the README's table of findings, below a sentence on what is published."""
+    rows = [(one.question, one.text, one.repeated or "\N{EN DASH}", one.holds) for one in findings]
+    columns = ["Question", "Finding", "Repeated?", "Holds for"]
+    return f"{_published(tree)}\n\n{markdown.table(columns, rows)}"
 
 
 def _published(tree: Tree) -> str:
@@ -195,19 +161,6 @@ def _published(tree: Tree) -> str:
     return (
         f"{len(every)} runs of {len(runs)} studies are published in [data/runs/](data/runs), "
         f"{int(is_emulated(every).sum())} of them emulated."
-    )
-
-
-def _weights(tree: Tree) -> Row | None:
-    groups = [one for one in agreement.groups(_completed(tree)) if one.promised]
-    if not groups:
-        return None
-    return (
-        "Do the strategies compute the same?",
-        f"identical final weights in {sum(one.agrees for one in groups)} of {len(groups)} "
-        "groups of runs that differ in the strategy alone",
-        "PyTorch, fp32, CPU, 1 and 2 ranks",
-        "[fairness](docs/explanation/fairness.md#same-weights)",
     )
 
 
@@ -222,7 +175,7 @@ def weights(tree: Tree) -> str:
         processor = system.get("accelerator") or system.get("cpu") or "unknown"
         return f"`{record.study}`", title("framework", spec.framework), processor, spec.precision
 
-    done = _completed(tree)
+    done = completed(tree)
     second = Counter(place(one) for one in done if one.spec.second_start)
     free = sorted(
         (one for one in agreement.groups(done) if not one.promised),
@@ -242,32 +195,6 @@ def weights(tree: Tree) -> str:
         return "No such group is published."
     columns = ["Study", "Framework", "Processor", "Precision", "Groups", "Same weights"]
     return markdown.table([*columns, "Hashes of the runs in others", "Second starts"], rows)
-
-
-def _completed(tree: Tree) -> list[RunRecord]:
-    """Return the records of the measured runs of all studies, as planned last, that completed."""
-    runs = (read_record(run) for name in tree.studies() for run in study_folders(name, tree))
-    return [one for one in runs if one.status == "completed" and not one.spec.simulated]
-
-
-def _prediction(tree: Tree) -> Row | None:
-    if emulated.STUDY not in tree.studies():
-        return None
-    steps = emulated.validate(tree)
-    errors = [100 * abs(one.error) for one in steps]
-    sizes = [one.nodes for one in steps]
-    return (
-        "Can a formula predict communication?",
-        f"step time on {min(sizes)} to {max(sizes)} nodes, nothing fitted: median error "
-        f"{np.median(errors):.1f} %, at most {max(errors):.1f} %; the paper loses more on GPUs",
-        f"**emulated** nodes, {len(steps)} settings",
-        "[scaling](docs/explanation/scaling-model.md#validation)",
-    )
-
-
-def _paper(stated: str) -> Row:
-    details = "[statements](docs/results/statements.md)"
-    return "Does the paper hold?", stated, "other hardware", details
 
 
 def compare(study: Study, tree: Tree) -> tuple[pd.DataFrame, list[str]]:

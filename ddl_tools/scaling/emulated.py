@@ -17,10 +17,18 @@ from ddl_tools.emulation.options import Emulated
 from ddl_tools.records.ledger import study_folders
 from ddl_tools.records.paths import Tree, committed
 from ddl_tools.scaling import paper
-from ddl_tools.scaling.communication import DDP_BUCKET_MB, Exchange, Network, exposed_s
+from ddl_tools.scaling.communication import (
+    DDP_BUCKET_MB,
+    Exchange,
+    Network,
+    exposed_s,
+    resnet,
+)
 from ddl_tools.scaling.measured import throughputs
 
 STUDY = "emulated_cluster"
+# Of a node with 4 GPUs; the example on docs/explanation/scaling-model.md has the same.
+LINKS = Network(20e9, 5e-6, 200e9, 1e-6, gpus_per_node=paper.BASE, algorithm="fastest")
 _NETWORK = "resnet50"  # which the network of emulated runs represents
 # Fields that change the step and that the calculator does not know.
 _NOT_MODELLED = (
@@ -107,6 +115,22 @@ def validate(tree: Tree | None = None, study: str = STUDY) -> list[Step]:
         predicted_s = calculated_s(runs[0].spec, compute_s, min(run.link_mbit for run in runs))
         found.append(Step(name, mbit, nodes, len(runs), compute_s, measured_s, predicted_s))
     return found
+
+
+def of_the_paper() -> Step:
+    """Return the step of ResNet50 by PyTorch-DDP on the most GPUs of the paper (E02).
+
+    The compute time and the efficiency, so the measured step, are stated; `LINKS` are assumed.
+    """
+    compute_s = paper.base_step_s(_NETWORK)
+    assert compute_s is not None
+    (stated,) = (one for one in paper.stated(_NETWORK, "ddp", "dali_cpu") if one.statement == "E02")
+    exchange = Exchange(resnet(_NETWORK), "ddp")
+    (exposed,) = exposed_s(exchange, compute_s, LINKS, [stated.ranks])
+    nodes, mbit = stated.ranks // LINKS.gpus_per_node, 8 * LINKS.bandwidth / 1e6
+    measured_s, predicted_s = compute_s / stated.value, compute_s + float(exposed)
+    name = title("strategy", "ddp")
+    return Step(name, mbit, nodes, 1, compute_s, measured_s, predicted_s)
 
 
 def calculated_s(spec: RunSpec, compute_s: float, link_mbit: float) -> float:

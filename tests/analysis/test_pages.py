@@ -4,29 +4,55 @@ import re
 from pathlib import Path
 
 from ddl_tools.analysis import pages
+from ddl_tools.analysis.findings import read_points
 from ddl_tools.analysis.paper import AACH, read_paper
-from ddl_tools.records.paths import README, Tree
+from ddl_tools.records.paths import README, Tree, committed
 from ddl_tools.records.run import read_record, write_record
 from tests.analysis.conftest import GPU, MakeRun
 
 
+def block(name: str) -> list[str]:
+    after = README.read_text().partition(f"<!-- ddl figures: {name} -->")[2]
+    return after.partition("<!-- end -->")[0].strip().splitlines()
+
+
 def test_the_table_of_results_answers_each_question_with_a_number() -> None:
-    after = README.read_text().partition("<!-- ddl figures: results -->")[2]
-    table = after.partition("<!-- end -->")[0]
-    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
-    assert len(rows) == 10
-    for _, result, about, details in rows:
-        assert re.search(r"\d", result)
-        assert "NVIDIA" not in about or re.match(r"\w+, \d+ px, batch \d+(, \w+)?;", about)
-        assert "](" in details
+    rows = [line.strip("| ").split(" | ") for line in block("results") if line.startswith("| ")]
+    head, _, *rows = rows
+    assert head == ["Question", "Finding", "Repeated?", "Holds for"]
+    assert len(rows) == 11
+    for question, text, again, holds in rows:
+        assert "](" in question
+        assert re.search(r"\d", text)
+        assert re.match("yes|no[,:]|\N{EN DASH}|\\d+ ", again)
+        assert holds
+
+
+def test_the_readme_begins_with_few_findings_that_one_can_use() -> None:
+    lines = block("found")
+    assert 4 <= len(lines) <= 6
+    for line in lines:
+        assert re.fullmatch(r"- \*\*[\w ]+\.\*\* .*\d.*\. \*[^*]+\.\*", line), line
+        assert not re.match(r".*\*\* synthetic", line)
+
+
+def test_a_ratio_is_confirmed_only_by_a_second_one_that_agrees() -> None:
+    """Horovod is slower twice; DALI is faster once, and not decided the second time."""
+    rows = [line.split(" | ") for line in block("results")]
+    again = {row[0].partition("]")[0].strip("| ["): row[2] for row in rows if len(row) == 4}
+    assert again["Horovod or DeepSpeed instead of DDP?"] == "yes"
+    assert again["DALI instead of the native loader?"].startswith("no: ")
+    assert again["Which loader feeds one GPU?"] == "no, 3 starts"
 
 
 def test_without_records_only_statements_are_in_the_table(tmp_path: Path) -> None:
-    text = pages.texts(Tree(tmp_path))["results"]
-    assert text.startswith("No run is published.")
-    assert "Does the paper hold?" in text
-    assert "Can a formula predict" not in text
-    assert "DDP, Horovod" not in text
+    texts = pages.texts(Tree(tmp_path))
+    assert texts["results"].startswith("No run is published.")
+    assert "Does the paper hold?" in texts["results"]
+    assert "Can a formula predict" not in texts["results"]
+    assert "DDP, Horovod" not in texts["results"]
+    (line,) = texts["found"].splitlines()
+    assert line.startswith("- **The paper.** ")
 
 
 def test_weights_that_differ_are_counted_where_no_bit_is_guaranteed(
@@ -52,12 +78,25 @@ def test_there_is_a_line_for_each_statement(tmp_path: Path) -> None:
     for paper, name in stated[["paper", "statement"]].to_numpy():
         start = f"\n| {name} | " if paper == AACH else f"\n| {paper} | {name} | "
         assert start in texts["statements" if paper == AACH else "related"]
-    assert texts["statements"].startswith("0 of 63 statements are asked here")
+    assert " 0 are asked here at a small size" in texts["statements"]
+
+
+def test_statements_that_the_paper_contradicts_come_first() -> None:
+    lines = [
+        line for line in pages.texts(committed())["statements"].splitlines() if line[:2] == "| "
+    ]
+    kinds = ["other direction here", "same direction here", "inconclusive here", "not tested"]
+    order = []
+    for line in lines[2:]:
+        _, _, _, here, against, _ = re.split(r" ?\| ?", line)
+        order.append(0 if against else 1 + next(i for i, one in enumerate(kinds) if one in here))
+    assert order == sorted(order)
+    assert {0, 1, 2, 4} <= set(order)
 
 
 def test_a_commit_that_looks_like_a_number_stays_a_text(tmp_path: Path) -> None:
     path = tmp_path / "comparison.csv"
     path.write_text("label,commit\nnative,73e28947\nDALI (CPU),12345678;73e28947\n")
-    assert pages.read_points(path)["commit"].tolist() == ["73e28947", "12345678;73e28947"]
+    assert read_points(path)["commit"].tolist() == ["73e28947", "12345678;73e28947"]
     path.write_text("label,commit\nnative,73e28947\n")
-    assert pages.read_points(path)["commit"].str.split(";").tolist() == [["73e28947"]]
+    assert read_points(path)["commit"].str.split(";").tolist() == [["73e28947"]]

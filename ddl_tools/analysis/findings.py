@@ -1,0 +1,278 @@
+"""Findings of the published records: what was found, whether it repeats, and what it holds for.
+
+The README begins with the short form of some; its table has all of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddl_tools.analysis import estimates
+from ddl_tools.analysis.confirmation import CONFIRMED, confirmation, outcomes
+from ddl_tools.analysis.csv_file import read_csv
+from ddl_tools.analysis.figures import QUESTIONS
+from ddl_tools.analysis.plot import captions
+from ddl_tools.analysis.ratios import compared, without
+from ddl_tools.analysis.result_page import PAGE, shared_settings
+from ddl_tools.analysis.tables import is_emulated, read_table
+from ddl_tools.estimate import Estimate, percent, three_digits
+from ddl_tools.markdown import Markdown, escape, link
+from ddl_tools.names import joined, plural
+from ddl_tools.records import agreement
+from ddl_tools.records.ledger import study_folders
+from ddl_tools.records.paths import Tree
+from ddl_tools.records.run import RunRecord, read_record
+from ddl_tools.scaling import emulated
+
+# Of figures: their name, and how the sentence of the table begins; else it is the first two.
+_MEMORY = ("memory_against_throughput", "")
+_NETWORK = ("efficiency_emulated", "Efficiency on")
+_BATCHES = ("accuracy_vs_batch_size", "Points of")
+LARGE = 1.5  # a ratio from here on is said in times, a smaller one in percent
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An answer with what a reader must know to use it; all texts are Markdown.
+
+    `repeated` is empty where nothing can be. `topic` and `short` are for the top of the README;
+    without these, only its table has the finding.
+    """
+
+    question: str
+    text: str
+    repeated: str
+    holds: str
+    topic: str = ""
+    short: str = ""
+
+    @property
+    def line(self) -> str:
+        """The finding as an item of a list."""
+        again = f"; repeated: {self.repeated}" if self.repeated else ""
+        return f"- **{self.topic}.** {self.short} *{self.holds}{again}.*"
+
+
+def findings(tree: Tree, statements: Sequence[str]) -> list[Finding]:
+    """Return the findings of a tree, in the order of the README.
+
+    `statements` is what `statements.answer` says of the paper. What `tree` has no record of is left
+    out.
+    """
+    found = [
+        _speeds(tree, "How should one GPU train?", "recommend_resnet50_f89579", "", "One GPU"),
+        _speeds(tree, "Which loader feeds one GPU?", "one_gpu_loaders", "loader", "Loaders"),
+        _speeds(tree, "Horovod or DeepSpeed instead of DDP?", "laptop", "strategy"),
+        _speeds(tree, "DALI instead of the native loader?", "laptop", "loader"),
+        _figure(tree, "What does sharding save?", "sharding", _MEMORY, "Memory"),
+        _figure(tree, "What does a slow network cost?", "emulated_cluster", _NETWORK, "Networks"),
+        _figure(tree, "What do large batches cost?", "accuracy_laptop", _BATCHES),
+        _weights(tree),
+        _prediction(tree),
+        _repetition(tree),
+        _paper(*statements[:2]),
+    ]
+    return [one for one in found if one]
+
+
+def read_points(path: Path) -> pd.DataFrame:
+    """Read the numbers of a figure; a commit such as 73e28947 is no number."""
+    return read_csv(path, dtype={"commit": "string"})
+
+
+def _points(tree: Tree, study: str, figure: str) -> pd.DataFrame | None:
+    path = tree.figures / study / f"{figure}.csv"
+    return read_points(path) if path.exists() else None
+
+
+def _speeds(tree: Tree, question: str, study: str, factor: str, topic: str = "") -> Finding | None:
+    """Return how much faster or slower another strategy, loader or other `factor` is.
+
+    Without a factor it is the first in which configurations differ from the baseline.
+    """
+    points = _points(tree, study, "comparison")
+    if points is None:
+        return None
+    points = points if "again_decision" in points else points.assign(again_decision=None)
+    groups = [one for one in compared(points) if factor in ("", one["factor"])]
+    if not groups:
+        return None
+    first = groups[0]["first"]
+    sure = [row for row in groups[0]["rows"] if not pd.isna(row["decision"])]
+    rows = sure or groups[0]["rows"]
+    gains = "; ".join(f"{row['short']} {_gain(row)}" for row in rows)
+    text = f"Relative to {first['label']} ({three_digits(first['value'])} images/s): {gains}."
+    return Finding(
+        question=_linked(question, study),
+        text=escape(text),
+        repeated=_confirmed(pd.DataFrame(rows)),
+        holds=_holds(tree, study, points),
+        topic=topic,
+        short=escape(_fastest(rows[0], first["label"])),
+    )
+
+
+def _fastest(row: Any, base: str) -> str:
+    """Return a sentence on a configuration and the baseline, without what their labels share."""
+    sure = row["decision"] == estimates.GREATER
+    verb = "trains" if sure else "is not proven to be faster: it trains"
+    ratio = f"{Estimate.of(row, 'ratio'):.2f} times as fast as {without(base, row['label'])}"
+    return f"{row['short']} {verb} {ratio}."
+
+
+def _gain(row: Any) -> str:
+    """Return a ratio to the baseline in words: percent where it is small, times where it is not."""
+    ratio, decided = row["ratio"], row["decision"]
+    shown = f"{Estimate.of(row, 'ratio'):.2f}"
+    if decided == estimates.LESS:
+        return f"{percent(1 - ratio)} slower ({shown})"
+    if decided == estimates.GREATER and ratio < LARGE:
+        return f"{percent(ratio - 1)} faster ({shown})"
+    return (
+        f"{shown} times as fast"
+        if decided == estimates.GREATER
+        else joined(shown, captions.word(row))
+    )
+
+
+def _figure(
+    tree: Tree, question: str, study: str, shown: tuple[str, str], topic: str = ""
+) -> Finding | None:
+    """Return a sentence of a figure, and its first one."""
+    figure, begins = shown
+    points = _points(tree, study, figure)
+    if points is None:
+        return None
+    sentences = QUESTIONS[figure].sentences(points)
+    named = [one for one in sentences if begins and one.startswith(begins)]
+    return Finding(
+        question=_linked(question, study),
+        text=escape(" ".join(named[:1] or sentences[:2])),
+        repeated=_once(points["n"]),
+        holds=_holds(tree, study, points),
+        topic=topic,
+        short=escape(sentences[0]),
+    )
+
+
+def _linked(question: str, study: str) -> Markdown:
+    return link(question, f"figures/{study}/{PAGE}")
+
+
+def _holds(tree: Tree, study: str, points: pd.DataFrame) -> str:
+    """Return settings and hardware of the runs behind some points."""
+    runs = read_table(tree.tables / f"{study}.csv")
+    settings = "emulated nodes" if is_emulated(runs).any() else shared_settings(runs)
+    hardware = points.loc[points["n"] > 0, "hardware"].dropna().unique()
+    return joined(settings, *map(escape, hardware))
+
+
+def _once(numbers: "pd.Series[int]") -> str:
+    """Return that nothing was measured a second time, and from how many starts it is."""
+    return f"no, {captions.counted('', numbers[numbers > 0])} starts"
+
+
+def _confirmed(rows: pd.DataFrame) -> str:
+    """Return what a second measurement says of some ratios to the baseline."""
+    if rows["again_decision"].isna().all():
+        return _once(rows["n"])
+    found = outcomes(rows)
+    same = found.eq(CONFIRMED).fillna(False)
+    if same.all():
+        return "yes"
+    if len(rows) == 1:
+        return f"no: {_again(rows.iloc[0])}"
+    others = [f"{row['short']} {_again(row)}" for row in rows[~same].to_dict("records")]
+    return f"{int(same.sum())} of {len(rows)}; the others: {'; '.join(others)}"
+
+
+def _again(row: Any) -> str:
+    return f"{Estimate.of(row, 'again_ratio'):.2f}, {captions.word(row, 'again_')}"
+
+
+def _weights(tree: Tree) -> Finding | None:
+    """Return in how many groups of runs the strategies end with the same weights."""
+    groups = agreement.groups(completed(tree))
+    sure = [one for one in groups if one.promised]
+    if not sure:
+        return None
+    gpus = [one for one in groups if (one.records[0].system or {}).get("accelerator")]
+    free = [one for one in gpus if not one.promised]
+    on_gpu = f"; on GPUs in {sum(one.agrees for one in free)} of {len(free)}" if free else ""
+    return Finding(
+        question=link(
+            "Do the strategies compute the same?", "docs/explanation/fairness.md#same-weights"
+        ),
+        text=f"Final weights are identical in {sum(one.agrees for one in sure)} of {len(sure)} "
+        f"groups of runs that differ in the strategy alone, on CPUs{on_gpu}.",
+        repeated=f"{len(sure)} groups",
+        holds="PyTorch, fp32, CPU, 1 and 2 ranks",
+    )
+
+
+def completed(tree: Tree) -> list[RunRecord]:
+    """Return the records of the measured runs of all studies, as planned last, that completed."""
+    runs = (read_record(run) for name in tree.studies() for run in study_folders(name, tree))
+    return [one for one in runs if one.status == "completed" and not one.spec.simulated]
+
+
+def _prediction(tree: Tree) -> Finding | None:
+    """Return how well communication is calculated, on emulated nodes and on the paper's GPUs."""
+    if emulated.STUDY not in tree.studies():
+        return None
+    steps = emulated.validate(tree)
+    errors = [100 * abs(one.error) for one in steps]
+    sizes = [one.nodes for one in steps]
+    gpus = emulated.of_the_paper()
+    exposed_s, lost_s = (one - gpus.compute_s for one in (gpus.predicted_s, gpus.measured_s))
+    return Finding(
+        question=link(
+            "Can a formula predict communication?", "docs/explanation/scaling-model.md#validation"
+        ),
+        text=f"Steps on {min(sizes)} to {max(sizes)} emulated nodes: median error "
+        f"{np.median(errors):.1f} %, at most {max(errors):.1f} %. On the paper's GPUs a step "
+        f"loses {1000 * lost_s:.1f} ms, of which it explains {1000 * exposed_s:.1f} ms.",
+        repeated=f"{len(steps)} settings",
+        holds="rings over TCP, not NCCL",
+    )
+
+
+def _repetition(tree: Tree) -> Finding | None:
+    """Return how many ratios that were measured twice agree, and are decided alike."""
+    tables = [read_points(path) for path in sorted(tree.figures.glob("*/comparison.csv"))]
+    twice = [(table, found) for table in tables if (found := confirmation(table))]
+    if not twice:
+        return None
+    compared, agree, decided, confirmed, otherwise = (
+        sum(getattr(found, name) for _, found in twice)
+        for name in ("compared", "agree", "decided", "confirmed", "otherwise")
+    )
+    text = (
+        f"Of {plural(compared, 'ratio')} measured twice, {agree} agree. Of {decided} decided ones, "
+        f"{confirmed} are confirmed and {otherwise} are decided the other way."
+    )
+    hardware = pd.concat([table["hardware"] for table, _ in twice]).dropna().unique()
+    return Finding(
+        question=link("Do the ratios repeat?", "docs/results/reproducibility.md"),
+        text=text,
+        repeated=f"{len(twice)} studies",
+        holds=joined(*map(escape, hardware)),
+        topic="Repetition",
+        short=text,
+    )
+
+
+def _paper(against: str, here: str) -> Finding:
+    """Return how many statements of the paper are contradicted, and asked here."""
+    return Finding(
+        question=link("Does the paper hold?", "docs/results/statements.md"),
+        text=f"{against} {here}",
+        repeated="",
+        holds="its text; ratios: other hardware",
+        topic="The paper",
+        short=against,
+    )
