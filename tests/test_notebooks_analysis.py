@@ -124,7 +124,7 @@ def test_the_published_records_give_an_answer_in_numbers(path: Path, show: Show)
         lines = [line for line in answer.splitlines() if line.startswith("- ")]
         assert 1 <= len(lines) <= 4
         assert all(re.search(r"\d", line) for line in lines)
-    assert pictures(notebook) or path == CLAIMS
+    assert pictures(notebook) or path in (CLAIMS, RELATED), "tables"
 
 
 @pytest.mark.notebook
@@ -159,7 +159,7 @@ def test_shows_the_memory_of_a_folder(tree, make_run, show) -> None:  # noqa: F8
     made(make_run, "ddp", 9.0, 1.5)
     made(make_run, "fsdp", 9.0, 0.25)
     notebook = show(MEMORY, results=str(tree.root))
-    assert_shows(notebook, 2, "2 runs: 2 completed", "PyTorch-FSDP, 0.25 GiB at ", "more")
+    assert_shows(notebook, 1, "2 runs: 2 completed", "PyTorch-FSDP, 0.25 GiB at ", "more")
 
 
 @pytest.mark.notebook
@@ -175,7 +175,7 @@ def test_shows_the_accuracies_of_a_folder(tree, make_run, show) -> None:  # noqa
 @pytest.mark.notebook
 def test_shows_the_libraries_of_a_folder(tree, every_configuration, show) -> None:  # noqa: F811
     notebook = show(RELATED, results=str(tree.root))
-    assert_shows(notebook, 1, "84 runs: 84 completed", "H01", "not tested: needs 256 GPUs", "O01")
+    assert_shows(notebook, 0, "84 runs: 84 completed", "H01", "not tested: needs 256 GPUs", "O01")
 
 
 @pytest.mark.notebook

@@ -178,11 +178,12 @@ def test_figures_of_records(bare: Installed, tmp_path: Path) -> None:
     done = bare.ddl(tmp_path, "figures", "--results", "mine")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "mine" / "figures" / "sharding" / "README.md").read_text()
-    assert "comparison.png" in page
+    assert "](memory_against_throughput.png)" in page
     assert "docs/" not in page  # no link to a page that is not there
     published = ("figures", "--study", "sharding", "--to", "published")
     assert bare.ddl(tmp_path, *published).returncode == 0
-    assert (tmp_path / "published" / "figures" / "sharding" / "comparison.png").is_file()
+    drawn = tmp_path / "published" / "figures" / "sharding" / "memory_against_throughput.png"
+    assert drawn.is_file()
     assert bare.files() == before
 
 

@@ -104,6 +104,13 @@ class Question:
         """Say whether points are enough for a figure; if not, a table and sentences show them."""
         return True
 
+    def instead(self, points: pd.DataFrame) -> str:
+        """Return the question whose figure shows the same values, and more; empty if there is none.
+
+        Where that is drawn, this one has a table alone.
+        """
+        return ""
+
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of the table, the best first."""
         return points
@@ -134,9 +141,19 @@ class Question:
         table = pd.DataFrame(texts, dtype=str)
         return table.loc[:, (table != "").any()]
 
-    def figure(self, points: pd.DataFrame) -> Figure | None:
-        """Return the figure of points that hold an answer; None where they are not enough."""
-        return self.draw(points) if self.enough(points) else None
+    def figure(self, points: pd.DataFrame, tables: Tables | None = None) -> Figure | None:
+        """Return the figure of points that hold an answer; None where they are not enough.
+
+        Also None where the figure of `instead` shows the `tables` of these points.
+        """
+        if not self.enough(points):
+            return None
+        other = REGISTERED.get(self.instead(points)) if tables else None
+        return None if other and tables and other._drawn(tables) else self.draw(points)
+
+    def _drawn(self, tables: Tables) -> bool:
+        points = self.points(tables)
+        return self.answered_by(points, of_runs=not tables.runs.empty) and self.enough(points)
 
     def answered_by(self, points: pd.DataFrame, of_runs: bool) -> bool:
         """Say whether points hold an answer; in a study's folder (`of_runs`) of its runs."""

@@ -189,7 +189,7 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
         with done.drawing(f"{study or PAPER}/{name}"):
             points = question.points(tables)
             if question.answered_by(points, of_runs=bool(study)):
-                figure, stem = question.figure(points), folder / name
+                figure, stem = question.figure(points, tables), folder / name
                 if figure:
                     add_caption(figure, notes)
                 section = result_page.section(name, points, figure, folder, notes)

@@ -8,7 +8,7 @@ import pandas as pd
 from ddl_tools.analysis.figures import QUESTIONS
 from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.plot.canvas import caption_of
-from ddl_tools.analysis.question import OF_NO_RUN
+from ddl_tools.analysis.question import OF_NO_RUN, Tables
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.tables import counts, runs_table, windows_table
 from ddl_tools.markdown import Markdown, code, escape
@@ -25,12 +25,14 @@ class Result:
     """The answer to the question of a figure, e.g. "comparison".
 
     `points` is None where there is none. `origin` is a sentence, in Markdown, on the runs that
-    answer, empty where the paper does; without an answer, the reason.
+    answer, empty where the paper does; without an answer, the reason. `tables` are what the points
+    are made of.
     """
 
     name: str
     points: pd.DataFrame | None
     origin: str = ""
+    tables: Tables | None = None
 
     @property
     def answer(self) -> Markdown:
@@ -50,7 +52,7 @@ class Result:
         """
         if self.points is None:
             return []
-        figure = QUESTIONS[self.name].figure(self.points)
+        figure = QUESTIONS[self.name].figure(self.points, self.tables)
         caption = caption_of(figure) if figure else captions.undrawn(self.points)
         table = QUESTIONS[self.name].table(self.points).map(visible)
         shown = [figure] if figure else []
@@ -73,10 +75,10 @@ def load(name: str, results: str = "", study: str = "") -> Result:
         tables = tables_of(tree, one, runs_table(tree, studies=[one]), windows_table(tree, [one]))
         points = question.points(tables)
         if question.answered_by(points, of_runs=True):
-            return Result(name, points, f"Study {code(one)}, {counts(tables.runs)}.")
+            return Result(name, points, f"Study {code(one)}, {counts(tables.runs)}.", tables)
     tables = tables_of(tree)
     points = question.points(tables)
     if not question.answered_by(points, of_runs=False):
         return Result(name, None)
     origin = "No run here answers this question: the values are the paper's." if of_runs else ""
-    return Result(name, points, origin)
+    return Result(name, points, origin, tables)

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 SHOWING = "[1-9][0-9]_*.ipynb"  # those from 0x run something
 INDEX = "index.html"
 MARKER = ".ddl-report"  # names the files of a report, one a line: nothing else is removed
-FIGURE = "comparison.png"  # answers the question of a study
+# Of these, the first that is drawn answers the question of a study.
+FIGURES = ("comparison.png", "memory_against_throughput.png")
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 # What notebooks become; the rest of HTML is shown as text. Addresses are links or in the page.
 _TAGS = {
@@ -173,8 +174,8 @@ def _of_study(tree: Tree, study: str, folder: Path) -> StudyPage:
 
 def _summary(tree: Tree, study: str) -> StudyPage:
     planned = find_study(study, tree)
-    figure = tree.figures / study / FIGURE
-    content = base64.b64encode(read_plain(figure, MOST_RECORD)).decode() if figure.is_file() else ""
+    drawn = [path for name in FIGURES if (path := tree.figures / study / name).is_file()]
+    content = base64.b64encode(read_plain(drawn[0], MOST_RECORD)).decode() if drawn else ""
     return StudyPage(
         name=study,
         question=planned.question if planned else "",

@@ -229,11 +229,16 @@ def test_figures_without_runs_are_removed(tree: Tree, make_run: MakeRun) -> None
 def test_one_start_of_each_configuration_is_a_table(tree: Tree, make_run: MakeRun) -> None:
     one = {make_run(8.0, strategy=strategy) for strategy in ("single", "ddp")}
     page, picture = (tree.figures / "laptop" / name for name in ("README.md", "comparison.png"))
-    again = make_run(8.0, strategy="ddp", repeat=1)
+    more = [
+        make_run(8.0 + 0.1 * repeat, strategy=strategy, repeat=repeat)
+        for strategy in ("single", "ddp")
+        for repeat in (1, 2)
+    ]
     redraw(tree, figures=tree.figures)
     assert "](comparison.png)" in page.read_text()
     assert picture.is_file()
-    shutil.rmtree(again)
+    for again in more:
+        shutil.rmtree(again)
     done = redraw(tree, figures=tree.figures)
     assert {path.name for path in page.parent.iterdir()} == {"README.md", "comparison.csv"}
     assert len(pd.read_csv(tree.figures / "laptop" / "comparison.csv")) == len(one)

@@ -123,6 +123,9 @@ class Options(Question):
         """Say whether the accuracy of any option is known."""
         return bool(points["accuracy"].notna().any())
 
+    def instead(self, points: pd.DataFrame) -> str:
+        return "accuracy_vs_batch_size"
+
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         """Return the advised option, then those that meet the limits."""
         limits = points["limits"].map(["", "met", "uncertain", "violated"].index)

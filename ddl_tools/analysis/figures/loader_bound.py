@@ -21,7 +21,7 @@ from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.curves import intervals, log_ticks
 from ddl_tools.analysis.plot.rows import count_text, draw_values, named, row_figure
-from ddl_tools.analysis.question import Question, Tables, question, several_starts
+from ddl_tools.analysis.question import Question, Tables, question
 from ddl_tools.estimate import Estimate, three_digits
 
 BOUNDS = typed(
@@ -215,7 +215,9 @@ class LoaderBound(Question):
         return figure
 
     def enough(self, points: pd.DataFrame) -> bool:
-        return several_starts(points)
+        """Say whether the intervals decide what limits any configuration."""
+        known = points.loc[points["ratio_low"].notna(), "limit"]
+        return bool(known.ne(estimates.INCONCLUSIVE).any())
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         table = named(points[points["ratio"].notna()]).sort_values("ratio", kind="stable")

@@ -21,9 +21,7 @@ from ddl_tools.analysis.figures.study_rows import (
 )
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
-from ddl_tools.analysis.plot.rows import count_text, draw_values, row_figure
 from ddl_tools.analysis.question import Question, Tables, question, records, usable
-from ddl_tools.estimate import three_digits
 
 MEMORY = typed(WHO_ROWS, REACHED, "repeats state throughput speeds", ORIGIN, speeds="string")
 GIB = 2**30
@@ -105,15 +103,9 @@ def _doubt(one: Mapping[str, Any], other: Mapping[str, Any], column: str) -> str
     return captions.doubt(estimates.unpaired_ratio(*runs))
 
 
-def _memory_cells(row: pd.Series) -> list[str]:
-    if not row["n"]:
-        return [count_text(row), "none", ""]
-    return [count_text(row), f"{row['value']:.2f}", three_digits(row["throughput"])]
-
-
 @question("memory_per_rank")
 class Memory(Question):
-    """Peak memory of a rank."""
+    """Peak memory of a rank: a table; the figure is that of `Tradeoff`."""
 
     asks = "How much memory does a rank need?"
     notebook = "20_memory"
@@ -141,32 +133,8 @@ class Memory(Question):
     def points(self, tables: Tables) -> pd.DataFrame:
         return memory_points(tables.runs)
 
-    @styled
-    def draw(self, points: pd.DataFrame) -> Figure:
-        """Return the peak memory of each configuration, the least on top, beside its arithmetic."""
-        points = style.with_framework_strategy(points)
-        looks = style.strategy_looks(points["framework_strategy"])
-        figure, panels = row_figure(
-            self.title(points),
-            points,
-            [
-                *handles(style.strategies_named(looks)),
-                *handles({_STATE_NAME: _STATE}, color="#555555"),
-            ],
-            [
-                "The most of any rank in warm training epochs, bars down to the least of n runs. "
-                "On a CPU: memory above that before the network.",
-                *captions.provenance(points, ""),
-            ],
-            ["n", "GiB", "images/s"],
-            lambda one: _memory_cells(one.iloc[0]),
-            "peak memory of a rank (GiB)",
-        )
-        for ax, table in panels:
-            ax.plot(table["state"], table["row"], linestyle="none", color="#555555", **_STATE)
-            draw_values(ax, table, looks)
-            ax.set_xlim(left=0)
-        return figure
+    def enough(self, points: pd.DataFrame) -> bool:
+        return False
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return points[points["n"] > 0]
@@ -215,6 +183,9 @@ fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
             found |= {"doubt": _doubt(*pair, "repeats"), "slower": _doubt(*pair, "speeds")}
         return found
 
+    def enough(self, points: pd.DataFrame) -> bool:
+        return True
+
     @styled
     def draw(self, points: pd.DataFrame) -> Figure:
         """Return the throughput of each configuration over its memory, beside its arithmetic."""
@@ -225,8 +196,8 @@ fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
             points,
             [*handles(looks), *handles({_STATE_NAME: _STATE}, color="#555555")],
             [
-                "Large marks: the most memory of any rank and run, and the mean throughput; dots: "
-                "runs. A line leads to the share by arithmetic.",
+                "Large marks: the most memory of any rank in warm epochs, and the mean throughput; "
+                "dots: runs. On a CPU: memory above that before the network.",
                 *captions.provenance(points, ""),
             ],
             3.2,

@@ -430,7 +430,8 @@ lost to {{ row.losses | join(", ") or "nothing" }}; of an epoch
         )
 
     def enough(self, points: pd.DataFrame) -> bool:
-        return several_starts(points)
+        """Say whether there are bars to compare."""
+        return several_starts(points) and len(self.rows(points)) > 1
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         return _bars(parts_of_epochs(points))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 
 from ddl_tools.analysis import ratios
@@ -17,6 +18,7 @@ from ddl_tools.analysis.figures.comparison import COMPARISON
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.plot.rows import MOST_ROWS
 from ddl_tools.analysis.redraw import redraw
+from ddl_tools.analysis.result import load
 from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
 from ddl_tools.launch.study import find_study
 from ddl_tools.records.paths import Tree
@@ -129,6 +131,39 @@ def test_nothing_leaves_the_page_or_touches_its_neighbour(tree: Tree, make_run: 
     texts = [label for label in right.get_yticklabels() if label.get_text()]
     assert len(texts) == len(pairs) + 1, "and the heads"
     assert all(label.get_window_extent().x0 > ax.bbox.x1 for label in texts)
+
+
+@pytest.mark.parametrize(
+    ("others", "drawn"),
+    [
+        ([DDP], True),
+        ([DDP, {"strategy": "horovod", "framework": "mxnet"}], False),
+        ([DDP, {"strategy": "horovod", "repeats": 2}], False),
+    ],
+    ids=["decidable", "discontinued", "half without an interval"],
+)
+def test_a_table_has_what_nobody_can_choose_or_decide(
+    others: list[dict[str, Any]], drawn: bool, tree: Tree, make_run: MakeRun
+) -> None:
+    for fields in ({"strategy": "single"}, *others):
+        about = dict(fields)
+        for repeat, factor in enumerate(SPREAD[: about.pop("repeats", 3)]):
+            make_run(20 * factor, repeat=repeat, **about)
+    assert bool(QUESTIONS["comparison"].figure(points(tree))) == drawn
+
+
+def test_a_study_that_shards_has_the_scatter_instead(tree: Tree, make_run: MakeRun) -> None:
+    for strategy, loader in itertools.product(("ddp", "fsdp"), ("synthetic", "native")):
+        for repeat in range(3):
+            rows = [epoch_row(one, max_memory_bytes=10**9) for one in range(3)]
+            fields = {"strategy": strategy, "loader": loader, "gpus_per_node": 2}
+            make_run(rows=rows, study=loader, repeat=repeat, **fields)
+    names = ("comparison", "memory_against_throughput")
+    drawn = {
+        (name, study): isinstance(load(name, str(tree.root), study).parts[0], Figure)
+        for name, study in itertools.product(names, ("native", "synthetic"))
+    }
+    assert [pair for pair, one in drawn.items() if not one] == [("comparison", "synthetic")]
 
 
 def test_long_names_leave_the_axes_a_third_of_the_width(tree: Tree, make_run: MakeRun) -> None:

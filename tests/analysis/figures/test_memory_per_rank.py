@@ -7,7 +7,7 @@ from ddl_tools.analysis.figures.memory import GIB, memory_points, state_bytes
 from ddl_tools.analysis.tables import runs_table
 from ddl_tools.records.paths import Tree
 from tests.analysis.conftest import MACHINE, MakeRun, epoch_row
-from tests.analysis.drawn import rows, words
+from tests.analysis.drawn import words
 
 PARAMETERS = 10_000_000
 SYSTEM = MACHINE | {"network": {"parameters": PARAMETERS}}
@@ -34,12 +34,9 @@ def test_a_row_is_the_most_of_warm_epochs_and_its_share(tree: Tree, make_run: Ma
     assert points["n"].tolist() == [1, 1, 2]
     shares = [1.5, 2.0, 3.0]  # of two ranks: all in halves; weights whole; everything whole
     assert (points["state"] * GIB).tolist() == pytest.approx([4 * PARAMETERS * s for s in shares])
-    figure = QUESTIONS["memory_per_rank"].draw(points)
-    (ax,) = figure.axes
-    assert rows(figure)[0] == "PyTorch-FSDP"
-    drawn = next(line for line in ax.lines if len(line.get_xdata()) == 3)
-    assert list(drawn.get_ydata()) == [0, 1, 2]
-    assert "memory above that before the network" in words(figure)
+    assert QUESTIONS["memory_per_rank"].figure(points) is None, "the scatter shows it"
+    said = words(QUESTIONS["memory_against_throughput"].draw(points))
+    assert "memory above that before the network" in said
 
 
 def test_the_share_of_fsdp_with_accumulation_is_not_known(tree: Tree, make_run: MakeRun) -> None:
