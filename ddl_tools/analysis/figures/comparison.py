@@ -25,6 +25,7 @@ from ddl_tools.analysis.confirmation import (
 from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.study_rows import (
+    BELOW,
     REACHED,
     WHO_ROWS,
     Groups,
@@ -90,6 +91,8 @@ _NAMES = ["label", "base"]
 _BEYOND = 2.0  # an axis goes no further than this from the ratios for the sake of an interval
 _STEPS = [1, 2, 2.5, 5, 10]  # between ticks: 1 is a multiple of those that are no longer
 _BAND = f"within {100 * MARGIN:g} % of the baseline"
+_OPEN: dict[str, Any] = {"markerfacecolor": "white"}
+_AGAIN: style.Looks = {"measured again": {"color": "#555555", "marker": "o"} | _OPEN}
 
 
 def points(
@@ -248,6 +251,35 @@ def _in_panels(points: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts) if parts else points
 
 
+def _measured_again(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that were measured again, at the ratio found then, a little higher."""
+    if "again_ratio" not in table:
+        return table.iloc[:0]
+    known = table[table["again_ratio"].notna() & (table["label"] != table["base"])]
+    ends = {end: known[f"again_ratio_{end}"] for end in ("low", "high")}
+    return known.assign(value=known["again_ratio"], **ends, row=known["row"] - BELOW)
+
+
+def _has_ratios(table: pd.DataFrame) -> bool:
+    return bool(table["ratio"].notna().any())
+
+
+def _draw(
+    ax: Axes, table: pd.DataFrame, looks: style.Looks
+) -> tuple[list[pd.DataFrame], list[tuple[float, float]]]:
+    """Draw a panel; return its ratios by measurement, and the ends of an axis that these need."""
+    table = table.assign(value=table["ratio"], low=table["ratio_low"], high=table["ratio_high"])
+    dots = draw_runs(ax, table, looks, "start_ratios")
+    draw_values(ax, table, looks)
+    ax.axvspan(1 / (1 + MARGIN), 1 + MARGIN, color=style.BOUND_COLOUR, linewidth=0, zorder=0)
+    ax.axvline(1, **style.IDEAL)
+    again = _measured_again(table)
+    if again.empty:
+        return [table], [_ends(table, dots)]
+    draw_values(ax, again, {name: look | _OPEN for name, look in looks.items()})
+    return [table, again], [_ends(table, dots), _ends(again, [])]
+
+
 def _tick_baseline(ax: Axes) -> None:
     """Give the ticks of an axis of ratios round distances, and one at 1."""
     locator = ax.xaxis.get_major_locator()
@@ -394,7 +426,10 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
 
     @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        """Return the ratio of each configuration to the baseline, that of every start a dot."""
+        """Return the ratio of each configuration to the baseline, that of every start a dot.
+
+        The ratio of a second measurement is an open mark.
+        """
         points = style.with_framework_strategy(points.fillna({"second_start": False}))
         title, caption = self.title(points), _caption(points)
         points = _in_panels(points.assign(control=controls(points)))
@@ -402,6 +437,7 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
         cpu = bool(points["cpu_ratio"].notna().any())
         named = handles(style.strategies_named(looks)) if len(looks) > 1 else []
         band = [Patch(color=style.BOUND_COLOUR, label=_BAND)] if len(points) else []
+        named += handles({} if _measured_again(points.assign(row=0)).empty else _AGAIN)
         figure, panels = row_figure(
             title,
             points,
@@ -411,24 +447,12 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
             lambda one: _cells(one.iloc[0], cpu),
             "throughput / throughput of the baseline",
         )
-        drawn, ends = [], []
-        for ax, table in panels:
-            if table["ratio"].isna().all():
-                continue
-            table = table.assign(
-                value=table["ratio"], low=table["ratio_low"], high=table["ratio_high"]
-            )
-            dots = draw_runs(ax, table, looks, "start_ratios")
-            draw_values(ax, table, looks)
-            ax.axvspan(
-                1 / (1 + MARGIN), 1 + MARGIN, color=style.BOUND_COLOUR, linewidth=0, zorder=0
-            )
-            ax.axvline(1, **style.IDEAL)
-            drawn.append((ax, table))
-            ends.append(_ends(table, dots))
-        for ax, table in drawn:  # all panels have one scale
+        drawn = [(ax, *_draw(ax, table, looks)) for ax, table in panels if _has_ratios(table)]
+        ends = [end for *_, own in drawn for end in own]
+        for ax, tables, _ in drawn:  # all panels have one scale
             ax.set_xlim(max(min(low for low, _ in ends), 0), max(high for _, high in ends))
-            mark_cut(ax, table, looks)
+            for table in tables:
+                mark_cut(ax, table, looks)
             _tick_baseline(ax)
         return figure
 

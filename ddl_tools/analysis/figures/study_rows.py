@@ -22,7 +22,7 @@ _PLACE += ["method_version"]
 _COMMON = ["strategy", "loader", "gpus_per_node", "model", "image_size", "local_batch_size"]
 _COMMON += ["precision"]
 
-_BELOW = 1 / 3  # of a row, from a value to the dots of its runs
+BELOW = 1 / 3  # of a row, from a value to the dots of its runs
 
 Groups = Sequence[pd.DataFrame]
 Summary = Callable[[Groups, pd.DataFrame], list[dict[str, Any]]]
@@ -112,7 +112,7 @@ def draw_runs(
         if row["n"] > 1:
             ax.plot(
                 values,
-                np.full(len(values), row["row"] + _BELOW),
+                np.full(len(values), row["row"] + BELOW),
                 ".",
                 markersize=3,
                 color=looks[row["framework_strategy"]]["color"],

@@ -17,7 +17,7 @@ from ddl_tools.analysis.figures import QUESTIONS, comparison, loader_bound
 from ddl_tools.analysis.figures.comparison import COMPARISON
 from ddl_tools.analysis.plot.canvas import caption_of, title_of
 from ddl_tools.analysis.plot.rows import MOST_ROWS
-from ddl_tools.analysis.redraw import redraw
+from ddl_tools.analysis.redraw import redraw, tables_of
 from ddl_tools.analysis.result import load
 from ddl_tools.analysis.tables import empty_table, runs_table, windows_table
 from ddl_tools.launch.study import find_study
@@ -31,6 +31,7 @@ from tests.analysis.conftest import (
     epoch_row,
     in_blocks,
     turned,
+    writer,
 )
 from tests.analysis.drawn import beside, draw_only, misplaced, rows, words
 
@@ -513,6 +514,26 @@ def test_one_start_says_nothing_of_another(tree: Tree, make_run: MakeRun) -> Non
     assert any(
         text.endswith("fewer than 3 starts") for text in beside(QUESTIONS["comparison"].draw(table))
     )
+
+
+def test_a_second_measurement_is_an_open_mark_beside_the_first(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    for write, factor in ((make_run, 0.5), (writer(tree.second()), 0.25)):
+        in_blocks(write, DDP, list(DRIFT))
+        in_blocks(write, HOROVOD, list(DRIFT * factor * WOBBLE), place=1)
+    tables = tables_of(tree, "laptop", runs_table(tree), windows_table(tree))
+    figure = QUESTIONS["comparison"].draw(QUESTIONS["comparison"].points(tables))
+    (ax,) = figure.axes
+    marks = {
+        line.get_markerfacecolor() == "white": float(line.get_xdata()[0])
+        for line in ax.lines
+        if line.get_marker() == "s" and len(line.get_xdata()) == 1
+    }
+    assert marks == {False: pytest.approx(2, rel=0.01), True: pytest.approx(4, rel=0.01)}
+    assert ax.get_xlim()[1] > 4
+    assert "measured again" in words(figure)
+    assert "measured again" not in words(QUESTIONS["comparison"].draw(points(tree)))
 
 
 def test_a_second_start_of_the_reference_is_a_row(tree: Tree, interleaved: MakeRun) -> None:
