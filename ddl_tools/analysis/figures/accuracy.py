@@ -263,7 +263,8 @@ others are {{ others }}.
             curves.batch_axis(ax, part["at"].dropna(), "global batch size (images)")
             accuracy_axis(ax)
             if twice:  # panels side by side are compared
-                ax.set_ylim(0, 1)
+                every = ours[["value", "low", "high", "diverged_value"]]
+                curves.share_axis(ax, every.stack(), most=1)
             own, stated, published = (
                 part[part["source"] == source] for source in ("measured", "stated", "published")
             )

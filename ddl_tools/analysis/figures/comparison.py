@@ -43,7 +43,6 @@ from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.captions import word
 from ddl_tools.analysis.plot.rows import (
-    count_text,
     draw_values,
     mark_cut,
     row_figure,
@@ -65,7 +64,7 @@ from ddl_tools.analysis.ratios import (
     within_commits,
     without,
 )
-from ddl_tools.estimate import Estimate, three_digits
+from ddl_tools.estimate import Estimate
 from ddl_tools.names import plural
 from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.rounds import DISTURBED, FIRST
@@ -317,15 +316,13 @@ def _best(points: pd.DataFrame) -> pd.DataFrame:
     return (chosen if faster.empty else faster).sort_values("ratio").tail(1)
 
 
-def _cells(row: pd.Series, by_cpu: bool) -> list[str]:
-    """Return n, throughput, ratio, ratio per CPU second if `by_cpu`, and the word of a row."""
-    value = three_digits(row["value"]) if row["n"] else "none"
+def _cells(row: pd.Series) -> list[str]:
+    """Return what a row is or decides: its numbers are in the table."""
+    if not row["n"]:
+        return [f"none: {row['failed']} lost"]
     if row["label"] == row["base"]:
-        return [count_text(row), value, "baseline", *([""] if by_cpu else []), ""]
-    cpu = f"{Estimate.of(row, 'cpu_ratio').alone():.2f}"
-    decision = CONTROL if row["control"] else word(row).partition(" within")[0]
-    ratio = f"{Estimate.of(row, 'ratio'):.2f}"
-    return [count_text(row), value, ratio, *([cpu] if by_cpu else []), decision]
+        return ["baseline"]
+    return [CONTROL if row["control"] else word(row).partition(" within")[0]]
 
 
 def _caption(points: pd.DataFrame) -> list[str]:
@@ -434,7 +431,6 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
         title, caption = self.title(points), _caption(points)
         points = _in_panels(points.assign(control=controls(points)))
         looks = style.strategy_looks(points["framework_strategy"])
-        cpu = bool(points["cpu_ratio"].notna().any())
         named = handles(style.strategies_named(looks)) if len(looks) > 1 else []
         band = [Patch(color=style.BOUND_COLOUR, label=_BAND)] if len(points) else []
         named += handles({} if _measured_again(points.assign(row=0)).empty else _AGAIN)
@@ -443,8 +439,8 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
             points,
             [*named, *band],
             caption,
-            ["n", "images/s", "ratio", *(["per CPU s"] if cpu else []), ""],
-            lambda one: _cells(one.iloc[0], cpu),
+            [""],
+            lambda one: _cells(one.iloc[0]),
             "throughput / throughput of the baseline",
         )
         drawn = [(ax, *_draw(ax, table, looks)) for ax, table in panels if _has_ratios(table)]

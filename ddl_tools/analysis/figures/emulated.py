@@ -21,6 +21,7 @@ from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.figures.scaling import line_looks
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
+from ddl_tools.analysis.plot.labels import Name, have_room, name_curves
 from ddl_tools.analysis.question import Question, Tables, largest, question, records
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.emulation.options import Emulated
@@ -41,6 +42,7 @@ _NOT_NAMED = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images",
 _SHRUNK = ("ddp_bucket_mb", "ddp_first_bucket_mb", "horovod_fusion_mb")
 # Links and the length of a run divide no series: what is drawn is a ratio over them.
 _SHARED = {"emu_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
+_HIGH = 2.0  # inches of a panel
 _NO_DELAYS = {"emu_straggler": 1.0, "emu_jitter": 0.0}
 
 
@@ -135,6 +137,13 @@ def _single(points: pd.DataFrame) -> "pd.Series[bool]":
     return (points["n"] == 1) & (points["world_size"] > 1)
 
 
+def _ends(part: pd.DataFrame, looks: style.Looks) -> list[Name]:
+    """Return the names of the curves of a panel, at their ends."""
+    last = part.sort_values("world_size").groupby("line").last()
+    places = last[["world_size", "value"]].itertuples()
+    return [Name(x, y, line, looks[line]["color"]) for line, x, y in places]
+
+
 @question("efficiency_emulated")
 class EmulatedEfficiency(Question):
     """Parallel efficiency over emulated nodes."""
@@ -181,10 +190,11 @@ steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s.
         once = points[~alone | ~points.duplicated(["study", "line", "world_size"])]
         rejected = int(once["unfaithful"].sum())
         baseless = sorted(set(points.loc[points["n"] > 0, "line"]) - set(drawn["line"]))
+        direct = points["panel"].nunique() == 1 and have_room(looks)
         figure, panels = panel_figure(
             self.title(points),
             points,
-            handles(looks),
+            [] if direct else handles(looks),
             [
                 "Nodes are network namespaces of one machine; ResNet50's gradients "
                 f"{smaller} times smaller. In brackets: the link represented.",
@@ -195,14 +205,14 @@ steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s.
                 *[f"No run of one rank: {name}." for name in baseless],
                 *(["Horovod's negotiation is not scaled."] if horovod else []),
             ],
-            2.0,
+            _HIGH,
             columns=3,
         )
         for ax, part in panels:
             part = part[part["value"].notna()]
             curves.rank_axis(ax, part["world_size"], "emulated nodes G")
             ax.set_ylabel("parallel efficiency E")
-            ax.set_ylim(0, 1.1)
+            curves.share_axis(ax, drawn[["value", "low", "high"]].stack())
             ax.axhline(1, **style.IDEAL)
             for number, (line, look) in enumerate(looks.items()):
                 own = part[part["line"] == line].sort_values("world_size")
@@ -217,6 +227,8 @@ steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s.
                     markersize=5,
                     **look | {"linestyle": "none", "markerfacecolor": "white"},
                 )
+            if direct:
+                name_curves(ax, _ends(part, looks), _HIGH)
         return figure
 
     def enough(self, points: pd.DataFrame) -> bool:

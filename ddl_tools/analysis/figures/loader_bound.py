@@ -20,9 +20,10 @@ from ddl_tools.analysis.interleaving import Interleaved, counted
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, styled
 from ddl_tools.analysis.plot.curves import intervals, log_ticks
-from ddl_tools.analysis.plot.rows import count_text, draw_values, named, row_figure
+from ddl_tools.analysis.plot.rows import draw_values, named, row_figure
 from ddl_tools.analysis.question import Question, Tables, question
-from ddl_tools.estimate import Estimate, three_digits
+from ddl_tools.estimate import Estimate
+from ddl_tools.names import joined
 
 BOUNDS = typed(
     "panel",
@@ -135,12 +136,6 @@ def _limit(row: dict[str, Any], halves: Estimate) -> str:
     return "either"
 
 
-def _cells(row: pd.Series) -> list[str]:
-    """Return n, throughput, its share of the bound and what limits."""
-    value = three_digits(row["value"]) if row["n"] else "none"
-    return [count_text(row), value, f"{Estimate.of(row, 'ratio'):.2f}", row["limit"]]
-
-
 @question("loader_bound")
 class LoaderBound(Question):
     """Throughput of training beside that of its loader alone and of synthetic data."""
@@ -176,6 +171,7 @@ class LoaderBound(Question):
         known = table["bound"].notna()
         table = table[known] if known.any() else table
         rest = int((~known).sum()) if known.any() else 0
+        table = table.assign(panel=[joined(*one) for one in table[["panel", "shared"]].to_numpy()])
         looks = style.strategy_looks(table["framework_strategy"])
         figure, panels = row_figure(
             self.title(points),
@@ -185,13 +181,13 @@ class LoaderBound(Question):
                 *handles({_NAMES[half]: look for half, look in _LOOKS.items()}, color=_COLOUR),
             ],
             [
-                "Limit: named where the interval of throughput / bound lies within "
-                f"{100 * MARGIN:g} % of 1, or below.",
+                "A limit is named if the whole interval of throughput / bound is within "
+                f"{100 * MARGIN:g} % of 1, or below that.",
                 *captions.provenance(table, "the mean"),
                 *captions.not_drawn("Without both halves,", rest),
             ],
-            ["n", "images/s", "of the bound", "limit"],
-            lambda one: _cells(one.iloc[0]),
+            ["limit"],
+            lambda one: [one["limit"].iloc[0]],
             "throughput (images/s)",
         )
         for ax, part in panels:

@@ -1,7 +1,6 @@
 """Peak memory of the configurations of a study, the least first, beside its arithmetic."""
 
 from collections.abc import Mapping
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,15 @@ from ddl_tools.analysis.figures.study_rows import (
 )
 from ddl_tools.analysis.plot import captions, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
+from ddl_tools.analysis.plot.labels import Name, name_points
 from ddl_tools.analysis.question import Question, Tables, question, records, usable
+from ddl_tools.analysis.ratios import without
+from ddl_tools.names import plural
 
 MEMORY = typed(WHO_ROWS, REACHED, "repeats state throughput speeds", ORIGIN, speeds="string")
 GIB = 2**30
 _BYTES = 4  # of a number in fp32, in which all strategies keep what they train
-_STATE: dict[str, Any] = {"marker": "|", "markersize": 13, "markeredgewidth": 2.0}
-_STATE_NAME = "share of weights, gradients, optimizer state"
-_MARKERS = "osD^vPX*<>pdh"  # of the configurations of one strategy
+_WIDE, _HIGH = 6.4, 3.2  # inches of a panel: at least, and exactly
 
 
 def memory_points(runs: pd.DataFrame) -> pd.DataFrame:
@@ -188,46 +188,44 @@ fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
 
     @styled
     def draw(self, points: pd.DataFrame) -> Figure:
-        """Return the throughput of each configuration over its memory, beside its arithmetic."""
+        """Return the throughput of each configuration over its memory, and that of each run."""
         points = style.with_framework_strategy(points[points["n"] > 0])
-        looks = _looks(points)
+        looks = style.strategy_looks(points["framework_strategy"])
         figure, panels = panel_figure(
             self.title(points),
             points,
-            [*handles(looks), *handles({_STATE_NAME: _STATE}, color="#555555")],
+            handles(style.strategies_named(looks)),
             [
                 "Large marks: the most memory of any rank in warm epochs, and the mean throughput; "
                 "dots: runs. On a CPU: memory above that before the network.",
                 *captions.provenance(points, ""),
             ],
-            3.2,
+            _HIGH,
         )
         for ax, table in panels:
             for row in table.to_dict("records"):
-                look = looks[row["label"]]
-                at = [row["throughput"]] * 2
-                ax.plot([row["state"], row["value"]], at, color=look["color"], linewidth=0.6)
-                ax.plot(row["state"], row["throughput"], **_STATE | {"color": look["color"]})
+                look = looks[row["framework_strategy"]]
                 starts = (row[name].split(";") for name in ("repeats", "speeds"))
                 memory, speed = (np.array(one, dtype=float) for one in starts)
                 if row["n"] > 1:
                     ax.plot(memory, speed, ".", markersize=3, color=look["color"], alpha=0.6)
                 ax.plot(row["value"], row["throughput"], linestyle="none", zorder=5, **look)
             ax.margins(0.08)
-            ax.set_xlim(left=0)
-            ax.set_ylim(bottom=0)
             ax.set_xlabel("peak memory of a rank (GiB)")
             ax.set_ylabel("throughput (images/s)")
+            name_points(ax, _names(table, looks), _WIDE, _HIGH)
         return figure
 
 
-def _looks(points: pd.DataFrame) -> style.Looks:
-    """Return a look for each configuration: the colour of its strategy, a marker of its own."""
-    strategies = style.strategy_looks(points["framework_strategy"])
-    looks: style.Looks = {}
-    for name, part in points.groupby("framework_strategy", sort=False):
-        look = strategies[str(name)]
-        markers = cycle(dict.fromkeys([look["marker"], *_MARKERS]))
-        for label in part["label"].unique():
-            looks[str(label)] = look | {"marker": next(markers)}
-    return looks
+def _names(table: pd.DataFrame, looks: style.Looks) -> list[Name]:
+    """Return what each mark is called, beside its strategy and the number of ranks of most."""
+    if table.empty:
+        return []
+    usual = plural(int(table["world_size"].mode().iloc[0]), "rank")
+    found = []
+    for row in table.to_dict("records"):
+        strategy = row["framework_strategy"]
+        text = without(row["label"], f"{style.strategy_name(strategy)}, {usual}")
+        place = row["value"], row["throughput"]
+        found.append(Name(*place, text, looks[strategy]["color"]))
+    return found

@@ -334,11 +334,10 @@ on {{ one.ranks }} ranks with {{ one.kind }}{{ "" if loop.last else ", " }}
             columns=2,
             note="" if measured else STATED_ONLY,
         )
-        top = max(1.1, 1.05 * points[["value", "high"]].max().max())
         for ax, part in panels:
             own = part["source"].eq("measured")
             mine, stated = part[own], part[~own]
-            ax.set_ylim(0, top)
+            curves.share_axis(ax, points[["value", "low", "high"]].stack())
             ax.set_ylabel("parallel efficiency E")
             curves.rank_axis(ax, [*mine["world_size"], *(_PAPER_RANGE if len(stated) else ())])
             ax.axhline(1, **style.IDEAL)

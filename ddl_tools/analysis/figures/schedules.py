@@ -10,9 +10,12 @@ from ddl_core.config import RunSpec
 from ddl_core.schedules import learning_rate
 from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.plot import style
-from ddl_tools.analysis.plot.canvas import frame, handles, styled
+from ddl_tools.analysis.plot.canvas import frame, styled
+from ddl_tools.analysis.plot.labels import Name, name_curves
 from ddl_tools.analysis.question import OF_NO_RUN, Question, Tables, question
 from ddl_tools.names import phrase
+
+_HIGH = 2.4  # inches of the axes
 
 
 def schedule_points(paper: Paper) -> pd.DataFrame:
@@ -61,11 +64,8 @@ exponential {{ row.exponential | number }}.
         figure, (ax,) = frame(
             self.title(points),
             ["the paper's training on 1024 GPUs"],
-            [2.4],
-            handles(
-                {phrase("schedule", name): {"color": hue} for name, hue in colours.items()},
-                linestyle="solid",
-            ),
+            [_HIGH],
+            [],
             [
                 "No run: computed by the code that training uses, with the paper's settings "
                 "(Fig. 8a). 0.025 x 1024 at the peak, 5 epochs of linear warm-up.",
@@ -83,6 +83,15 @@ exponential {{ row.exponential | number }}.
         )
         ax.set(yscale="log", xlabel="epoch", ylabel="learning rate")
         ax.yaxis.set_major_formatter("{x:g}")
+        ends = points.groupby("schedule").last()
+        name_curves(
+            ax,
+            [
+                Name(*ends.loc[one, ["epoch", "value"]], phrase("schedule", one), hue)
+                for one, hue in colours.items()
+            ],
+            _HIGH,
+        )
         return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:

@@ -28,7 +28,8 @@ from ddl_tools.analysis.configurations import (
 from ddl_tools.analysis.figures.columns import ORIGIN, WHO, typed
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
-from ddl_tools.analysis.plot.canvas import STATED_ONLY, handles, panel_figure, styled
+from ddl_tools.analysis.plot.canvas import STATED_ONLY, panel_figure, styled
+from ddl_tools.analysis.plot.labels import Name, name_curves
 from ddl_tools.analysis.plot.rows import count_text, named, stacked
 from ddl_tools.analysis.plot.style import SEPARATOR
 from ddl_tools.analysis.question import (
@@ -78,7 +79,7 @@ KERNELS = {
     "allreduce": "all-reduce (NCCL)",
     "io": '"I/O"',
     "cudnn": "cuDNN",
-    "rest": "other (100 % - the sum)",
+    "rest": "other",
 }
 _KERNEL: dict[str, Any] = {
     "marker": "o",
@@ -88,6 +89,7 @@ _KERNEL: dict[str, Any] = {
     "markersize": 4,
     "markeredgewidth": 1.0,
 }
+_HIGH, _COLUMNS = 1.5, 3  # inches of a panel of kernels, and panels side by side
 COPY_ERROR = "C6"  # docs/results/paper.md
 
 
@@ -307,22 +309,19 @@ to {{ most | span("{:.0f}") }} % on {{ sizes[1] }}.
         figure, panels = panel_figure(
             self.title(points),
             table,
-            handles(
-                {name: {"color": style.KERNEL_COLOURS[kind]} for kind, name in KERNELS.items()},
-                **_KERNEL,
-            ),
+            [],
             [
-                "Table 2: PyTorch-DDP on JUWELS Booster, 64 images per GPU. Kernels only: a GPU "
-                "that waits for data is in no share, and ranks wait for each other in the "
-                "all-reduce (C7). Crossed: two rows share these values (C6).",
+                "Table 2: PyTorch-DDP on JUWELS Booster, 64 images per GPU; other: 100 % - the "
+                "sum. Kernels only: a GPU that waits for data is in no share, and ranks wait for "
+                "each other in the all-reduce (C7). Crossed: two rows share these values (C6).",
             ],
-            1.5,
-            columns=3,
+            _HIGH,
+            columns=_COLUMNS,
             note=STATED_ONLY,
         )
         for ax, part in panels:
             curves.rank_axis(ax, points["world_size"])
-            ax.set_ylim(0, 1)
+            curves.share_axis(ax, points["value"], most=1)
             ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             sns.lineplot(
                 part,
@@ -337,8 +336,10 @@ to {{ most | span("{:.0f}") }} % on {{ sizes[1] }}.
             )
             doubted = part[part["suspect"]]
             ax.plot(doubted["world_size"], doubted["value"], "kx", markersize=8, linestyle="none")
-        for number, (ax, _) in enumerate(panels):
-            ax.set_ylabel("" if number % 3 else "share of kernel time")
+        for number, (ax, part) in enumerate(panels):
+            ax.set_ylabel("" if number % _COLUMNS else "share of kernel time")
+            if number % _COLUMNS == _COLUMNS - 1:
+                name_curves(ax, _ends(part), _HIGH)
         return figure
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
@@ -364,6 +365,15 @@ to {{ most | span("{:.0f}") }} % on {{ sizes[1] }}.
             "falls": falls,
             "networks": networks[falls.index].unique(),
         }
+
+
+def _ends(part: pd.DataFrame) -> list[Name]:
+    """Return the names of the curves of a panel, at their ends."""
+    last = part[part["world_size"] == part["world_size"].max()].set_index("kind")
+    return [
+        Name(*last.loc[kind, ["world_size", "value"]], name, style.KERNEL_COLOURS[kind])
+        for kind, name in KERNELS.items()
+    ]
 
 
 def _in_columns(points: pd.DataFrame) -> pd.DataFrame:

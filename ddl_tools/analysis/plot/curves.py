@@ -15,6 +15,7 @@ from ddl_tools.analysis.plot.canvas import handles
 
 WHO = "framework_strategy"  # column of colours and markers
 _APART = 0.02  # of the axis, between marks at one place
+_ROOM = 0.02  # beyond the values of an axis of shares
 _PALE = 0.4  # of a statement that contradicts another
 _LINE_OF_TEXT = 0.05  # of an axis from 0 to 1
 
@@ -53,6 +54,14 @@ def rate_axis(ax: Axes, values: pd.Series, label: str = "throughput (images/s)")
     ax.set_ylim(low / 1.5, high * 1.5)
     log_ticks(ax.yaxis, low, high)
     ax.set_ylabel(label)
+
+
+def share_axis(ax: Axes, values: pd.Series, most: float = np.inf) -> None:
+    """Scale y by tenths, from just below the least of `values` to just above the largest."""
+    known = values.dropna()
+    low, high = (known.min(), known.max()) if len(known) else (0.0, 1.0)
+    low, high = np.floor(10 * (low - _ROOM)) / 10, np.ceil(10 * (high + _ROOM)) / 10
+    ax.set_ylim(max(low, 0), min(high, most))
 
 
 def log_ticks(axis: Any, low: float, high: float) -> None:

@@ -28,6 +28,7 @@ BAR = 0.66  # of a row
 _AXES_SHARE = 0.34  # of a figure's width: the least that names and numbers leave the axes
 # Inches: between the names of two rows, around names, axes and numbers, and the narrowest name.
 _BETWEEN, _AROUND, _NARROWEST = 0.1, 0.2, 1.0
+_HEADS, _ROOM = 1.0, 0.3  # rows above the first one: with heads, and without
 _NUMBERS: Any = {"family": "DejaVu Sans Mono", "size": 6.5}
 _IN_BAR: Any = {"size": 7}
 _ORDER = ["framework_strategy", "world_size", "loader", "data_format", "hardware"]
@@ -82,19 +83,20 @@ def row_figure(
     ]
     ends = [max(rows.sum(), 2) for rows in high]
     caption = [*caption, *captions.not_drawn("Rows", lost)]
-    heights = [(end + 1) * row for end in ends]
+    above = _HEADS if any(heads) else _ROOM
+    heights = [(end + above) * row for end in ends]
     figure, axes = frame(title, panels, heights, legend, caption, line=captions.line(points))
     drawn = []
     for number, ax in enumerate(axes):
         places = high[number].cumsum() - high[number] / 2 - 0.5
         ax.set_yticks(places, names[number], multialignment="right")
-        ax.set_ylim(ends[number] - 0.5, -1.5)
+        ax.set_ylim(ends[number] - 0.5, -0.5 - above)
         ax.grid(axis="y", visible=False)
         ax.tick_params(axis="y", length=0)
         ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.set_xlabel(label)
         right = ax.secondary_yaxis("right")
-        right.set_yticks([-1, *places], beside[number], **_NUMBERS)
+        right.set_yticks([-0.5 - above / 2, *places], beside[number], **_NUMBERS)
         right.tick_params(length=0)
         right.spines[:].set_visible(False)
         if len(table := tables[number]):
@@ -138,17 +140,25 @@ def mark_cut(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
 def named(points: pd.DataFrame) -> pd.DataFrame:
     """Return points of configurations with ``framework_strategy``, and a ``label`` of their own.
 
-    In the order of rows: loaders of one framework and number of ranks together.
+    In the order of rows: loaders of one framework and number of ranks together. A strategy or a
+    number of ranks that all have is in no label; ``shared`` names it.
     """
     table = style.with_framework_strategy(points)
     formats = style.formats_differ(table)
-    names = [
-        f"{style.strategy_name(row['framework_strategy'])}, "
-        f"{style.loader_name(row['loader'], row['data_format'], formats)}, "
-        f"{plural(row['world_size'], 'rank')}"
-        for row in table.to_dict("records")
-    ]
-    table = table.assign(label=pd.array(names, dtype="string"))
+    reads = zip(table["loader"], table["data_format"], strict=True)
+    parts = pd.DataFrame(
+        {
+            "strategy": [style.strategy_name(one) for one in table["framework_strategy"]],
+            "loader": [style.loader_name(*one, formats) for one in reads],
+            "ranks": [plural(one, "rank") for one in table["world_size"]],
+        },
+        dtype="string",
+    )
+    several = len(parts.drop_duplicates()) > 1
+    gone = [name for name in ("strategy", "ranks") if several and parts[name].nunique() == 1]
+    names = [", ".join(row) for row in parts.drop(columns=gone).itertuples(index=False)]
+    shared = ", ".join(parts[gone].iloc[0]) if gone else ""
+    table = table.assign(label=pd.array(names, dtype="string"), shared=shared)
     orders = {
         "framework_strategy": style.strategies,
         "loader": style.loaders,
