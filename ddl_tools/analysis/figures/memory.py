@@ -23,6 +23,7 @@ from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.plot.labels import Name, name_points
 from ddl_tools.analysis.question import Question, Tables, question, records, usable
 from ddl_tools.analysis.ratios import without
+from ddl_tools.estimate import Estimate
 from ddl_tools.names import plural
 
 MEMORY = typed(WHO_ROWS, REACHED, "repeats state throughput speeds", ORIGIN, speeds="string")
@@ -99,8 +100,39 @@ def least_of_each(points: pd.DataFrame) -> pd.DataFrame:
 
 def _doubt(one: Mapping[str, Any], other: Mapping[str, Any], column: str) -> str:
     """Return the doubt about the ratio of two configurations in a column of their runs."""
+    return captions.doubt(_ratio(one, other, column))
+
+
+def _ratio(one: Mapping[str, Any], other: Mapping[str, Any], column: str) -> Estimate:
+    """Return the ratio of two configurations in a column of their runs."""
     runs = (np.array(row[column].split(";"), dtype=float) for row in (one, other))
-    return captions.doubt(estimates.unpaired_ratio(*runs))
+    return estimates.unpaired_ratio(*runs)
+
+
+def _saved(points: pd.DataFrame, fastest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the least and the most memory of the configurations that are as fast as the fastest.
+
+    As fast is within 5 %, and not slower for sure. None if their memory is alike, too.
+    """
+    rows = records(points.sort_values("value", kind="stable"))
+    fast = [row for row in rows if _as_fast(row, fastest)]
+    least, most = fast[0], fast[-1]
+    if most["value"] <= (1 + estimates.MARGIN) * least["value"]:
+        return None
+    speed = _ratio(least, most, "speeds")
+    return {
+        "least": least,
+        "most": most,
+        "memory": least["value"] / most["value"],
+        "speed": f"{speed:.2f}",
+        "doubt": "" if speed.n >= estimates.LEAST else captions.TOO_FEW,
+    }
+
+
+def _as_fast(row: Mapping[str, Any], fastest: Mapping[str, Any]) -> bool:
+    ratio = _ratio(row, fastest, "speeds")
+    slower = estimates.decision(ratio) == estimates.LESS
+    return ratio.value * (1 + estimates.MARGIN) >= 1 and not slower
 
 
 @question("memory_per_rank")
@@ -164,6 +196,11 @@ class Tradeoff(Memory):
 {% if not each %}
 - No study measured here has recorded the memory of two strategies.
 {% else %}
+{% if saved %}
+- {{ saved.least.label }} needs {{ saved.memory | percent }} of the memory of
+{{ saved.most.label }} at {{ saved.speed }} times its throughput
+{{ ": " ~ saved.doubt if saved.doubt else "" }}.
+{% endif %}
 - {% if each[0].label == fastest.label %}
 {{ fastest.label }} is the fastest, with the least memory.
 {% else %}
@@ -176,11 +213,15 @@ fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
 """
 
     def facts(self, points: pd.DataFrame) -> dict[str, Any]:
-        """Return the facts of `Memory`, with the doubts about the least against the fastest."""
+        """Return the facts of `Memory`, with the doubts about the least against the fastest.
+
+        ``saved`` is what the fastest configurations differ in, see `_saved`.
+        """
         found = super().facts(points)
         if found["each"]:
             pair = found["each"][0], found["fastest"]
             found |= {"doubt": _doubt(*pair, "repeats"), "slower": _doubt(*pair, "speeds")}
+            found["saved"] = _saved(usable(self.rows(points)), found["fastest"])
         return found
 
     def enough(self, points: pd.DataFrame) -> bool:
