@@ -56,6 +56,7 @@ class Tables:
     """All that a figure's points are made of.
 
     `study` is None where its definition is not kept, `second` where it was not measured again.
+    `emulated` are the emulated runs of all studies, where the paper's numbers stand alone.
     """
 
     runs: pd.DataFrame
@@ -65,6 +66,7 @@ class Tables:
     profiles: pd.DataFrame = field(default_factory=lambda: empty_table(PROFILE_COLUMNS))
     study: Study | None = None
     second: "Tables | None" = None
+    emulated: pd.DataFrame | None = None
 
 
 class Question:

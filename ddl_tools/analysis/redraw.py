@@ -223,7 +223,7 @@ def tables_of(
 ) -> Tables:
     """Return what the figures of a study need, from its runs and windows; of none, the paper's.
 
-    Also the runs of a second measurement, if there is one.
+    Also the runs of a second measurement, if there is one; beside the paper's, emulated runs.
     """
     again, second = tree.second(), None
     if study and study in again.studies():
@@ -239,7 +239,21 @@ def tables_of(
         profiles=profiles_table(tree, [study] if study else []),
         study=find_study(study, tree) if study else None,
         second=second,
+        emulated=None if study else _emulated(tree),
     )
+
+
+def _emulated(tree: Tree) -> pd.DataFrame:
+    """Return the runs of the studies on emulated nodes."""
+    names = [
+        name
+        for name in tree.studies()
+        if not listing_fault(name, tree)
+        and (study := find_study(name, tree))
+        and study.base.get("emulated")
+    ]
+    runs = runs_table(tree, studies=names) if names else empty_table()
+    return runs[is_emulated(runs)]
 
 
 def _not_drawn(runs: pd.DataFrame, strays: int) -> list[str]:

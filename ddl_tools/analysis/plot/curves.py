@@ -124,32 +124,13 @@ def draw_measured(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
 
 
 def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
-    """Draw each statement of the paper with its name: open marks, crosses, arrows for bounds.
-
-    A statement about several frameworks is a mark for each, one around the other; a bound on
-    several is one arrow, in no one's colour.
-    """
+    """Draw each statement of the paper, see `mark_stated`, with its name."""
     looks = style.strategy_looks(whole[WHO])
     statements = table.sort_values("value").groupby(["world_size", "statement"], sort=False)
     taken: dict[tuple[int, bool], float] = {}  # where the next name has room, left and right
     for (ranks, name), rows in statements:
         row, x = rows.iloc[0], float(ranks)
-        named = [looks[one] for one in rows[WHO].dropna().unique()] or [style.UNNAMED_LOOK]
-        alpha = 1.0 if pd.isna(row["contradiction"]) else _PALE
-        if row["bound"] == "value":
-            for number, look in enumerate(named):
-                shape = {"marker": "x"} if row["source"] == "derived" else {}
-                ax.plot(
-                    x,
-                    row["value"],
-                    **look | shape,
-                    alpha=alpha,
-                    linestyle="none",
-                    markerfacecolor="none",
-                    markersize=5 + 3.5 * number,
-                )
-        else:
-            _bound(ax, row, (named[0] if len(named) == 1 else style.UNNAMED_LOOK)["color"], alpha)
+        mark_stated(ax, rows, looks)
         about: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6, "color": "#444444"}
         if row["world_size_min"] < x:
             middle = (row["world_size_min"] * x) ** 0.5
@@ -165,6 +146,31 @@ def draw_stated(ax: Axes, table: pd.DataFrame, whole: pd.DataFrame) -> None:
             va="center",
             ha="left" if right else "right",
             **about,
+        )
+
+
+def mark_stated(ax: Axes, rows: pd.DataFrame, looks: style.Looks) -> None:
+    """Draw the rows of a statement of the paper: open marks, crosses, arrows for bounds.
+
+    A statement about several frameworks is a mark for each, one around the other; a bound on
+    several is one arrow, in no one's colour.
+    """
+    row = rows.iloc[0]
+    named = [looks[one] for one in rows[WHO].dropna().unique()] or [style.UNNAMED_LOOK]
+    alpha = 1.0 if pd.isna(row["contradiction"]) else _PALE
+    if row["bound"] != "value":
+        _bound(ax, row, (named[0] if len(named) == 1 else style.UNNAMED_LOOK)["color"], alpha)
+        return
+    for number, look in enumerate(named):
+        shape = {"marker": "x"} if row["source"] == "derived" else {}
+        ax.plot(
+            float(row["world_size"]),
+            row["value"],
+            **look | shape,
+            alpha=alpha,
+            linestyle="none",
+            markerfacecolor="none",
+            markersize=5 + 3.5 * number,
         )
 
 

@@ -61,6 +61,11 @@ def name_curves(ax: Axes, names: Iterable[Name], height: float) -> None:
         free = place + line
 
 
+def name_line(ax: Axes, name: Name) -> None:
+    """Write a name above a level line, its middle at the place of the name."""
+    _write(ax, name, 0, _GAP, ha="center")
+
+
 def name_points(ax: Axes, names: Iterable[Name], width: float, height: float) -> None:
     """Write a name beside each point of axes of this size in inches, where most room is.
 

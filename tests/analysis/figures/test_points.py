@@ -7,7 +7,7 @@ import pytest
 
 from ddl_tools.analysis import paper as published
 from ddl_tools.analysis.configurations import configuration_table
-from ddl_tools.analysis.figures import QUESTIONS, scaling
+from ddl_tools.analysis.figures import QUESTIONS, efficiency, scaling
 from ddl_tools.analysis.tables import empty_table, runs_table
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling.paper import covers
@@ -23,7 +23,7 @@ def test_a_statement_about_dali_speaks_of_both_modes() -> None:
 
 
 def test_statements_stand_in_panels_of_their_network_and_loader() -> None:
-    table = scaling.efficiency_points(configuration_table(empty_table()), PAPER)
+    table = efficiency.efficiency_points(configuration_table(empty_table()), PAPER)
     assert list(table["panel"].unique()) == [
         f"the paper (JUWELS Booster): {name}"
         for name in ("DALI, ResNet50", "native, ResNet50", "DALI, ResNet101", "DALI, ResNet152")
@@ -40,7 +40,7 @@ def test_statements_stand_in_panels_of_their_network_and_loader() -> None:
 @pytest.mark.usefixtures("laptop")
 def test_one_size_is_in_no_figure_of_scaling(tree: Tree) -> None:
     made = configurations(tree)
-    efficiencies = scaling.efficiency_points(made, PAPER)
+    efficiencies = efficiency.efficiency_points(made, PAPER)
     for table in (efficiencies, scaling.throughput_points(made)):
         ours = table[table["source"] == "measured"]
         assert set(ours["strategy"]) == {"ddp"}
@@ -85,10 +85,10 @@ def test_few_ranks_do_not_share_a_panel_with_the_paper(tree: Tree, make_run: Mak
         make_run(20 / nodes, strategy="ddp", nodes=nodes, study="cluster")
     made = configurations(tree)
     native = "native \N{MIDDLE DOT} {}: 96 px, batch 16, fp32, ResNet50"
-    sources = scaling.efficiency_points(made, PAPER).groupby("panel")["source"].unique()
+    sources = efficiency.efficiency_points(made, PAPER).groupby("panel")["source"].unique()
     assert sorted(sources[native.format("cluster")]) == ["measured", "stated"]
     assert sorted(sources[native.format("laptop")]) == ["measured"]
-    few = scaling.efficiency_points(made[made["study"] == "laptop"], PAPER)
+    few = efficiency.efficiency_points(made[made["study"] == "laptop"], PAPER)
     assert "the paper (JUWELS Booster): native, ResNet50" in set(few["panel"])
 
 
@@ -98,7 +98,7 @@ def test_formats_share_panels_and_are_rows_of_their_own(tree: Tree, make_run: Ma
             fields = {"loader": loader, "data_format": data_format, "nodes": nodes}
             make_run(20 / nodes, strategy="ddp", **fields)
     made = configurations(tree)
-    stated = scaling.efficiency_points(made, PAPER)
+    stated = efficiency.efficiency_points(made, PAPER)
     for table in (stated, scaling.throughput_points(made)):
         ours = table[table["study"].notna()]
         assert ours["panel"].nunique() == 1
