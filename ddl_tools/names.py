@@ -68,7 +68,7 @@ _UNITS = {
     "gib": "GiB",
     "ms": "ms",
     "mbit": "Mbit/s",
-    "elements": "numbers",
+    "elements": "elements",
     "fsdp_shards": "ranks",
 }
 # What null says of a field, if not that it is the default.
@@ -380,4 +380,6 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         short = f"{value:g}"
         return short if float(short) == value else repr(value)
+    if isinstance(value, int) and value and value % 10**6 == 0:
+        return f"{value // 10**6}M"
     return str(value)

@@ -146,7 +146,7 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, Mar
     made = f"Study {code(study)}, {table}, on {machines(runs)}; code {commits(runs)}."
     about = f"All runs: {shared}." if (shared := shared_settings(runs)) else ""
     title = tables.study.question if tables.study else study
-    ends = "A bracket holds the ends of a bar; the caption says which interval it is."
+    ends = "[ ] = 95 % interval over starts, unless the caption or the column says otherwise."
     remarks: list[Markdown] = []
     with suppress(RecordError):  # `redraw` names it
         remarks = [*map(escape, notes(tree, study))]

@@ -152,11 +152,16 @@ def represented_gbit(spec: RunSpec) -> float:
     It joins GPUs that train ResNet50 as fast as the paper states for 4 of them. Compute and
     messages then have the same ratio as in the emulation.
     """
+    asked = spec.of(Emulated)
+    slower = asked.emu_step_ms / represented_ms(spec)
+    return asked.emu_link_mbit / 1e3 * asked.emu_shrink * slower
+
+
+def represented_ms(spec: RunSpec) -> float:
+    """Return the step that an emulated run's represents, in ms: as the paper states for 4 GPUs."""
     step_s = paper.base_step_s(_NETWORK)
     assert step_s is not None
-    asked = spec.of(Emulated)
-    slower = asked.emu_step_ms / 1e3 / (step_s * spec.local_batch_size / paper.BATCH_SIZE)
-    return asked.emu_link_mbit / 1e3 * asked.emu_shrink * slower
+    return 1e3 * step_s * spec.local_batch_size / paper.BATCH_SIZE
 
 
 def framework(spec: RunSpec) -> str:

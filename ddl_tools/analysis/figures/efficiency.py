@@ -1,5 +1,6 @@
 """Parallel efficiency over the number of ranks: measured, stated by the paper, or emulated."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -154,16 +155,24 @@ def _draw_stated(title: str, points: pd.DataFrame) -> Figure:
     ]
     for rows, _ in statements:
         curves.mark_stated(ax, rows, looks)
-    right = [name for _, name in statements if name.x == stated["world_size"].max()]
-    name_curves(ax, right, _HIGH)
-    others = [(rows.iloc[0], name) for rows, name in statements if name not in right]
-    spans = [row["world_size_min"] < row["world_size"] for row, _ in others]
-    for (row, name), over in zip(others, spans, strict=True):
-        if over:
-            name_line(ax, name._replace(x=(row["world_size_min"] * name.x) ** 0.5))
-    places = [name for (_, name), over in zip(others, spans, strict=True) if not over]
-    name_points(ax, places, _WIDE, _HIGH)
+    _write_names(ax, statements)
     return figure
+
+
+def _write_names(ax: Axes, statements: Sequence[tuple[pd.DataFrame, Name]]) -> None:
+    """Write the names of statements right of the last ranks, above a range, or beside a mark."""
+    most = max((name.x for _, name in statements), default=0)
+    right, beside = [], []
+    for rows, name in statements:
+        least = float(rows["world_size_min"].iloc[0])
+        if name.x == most:
+            right.append(name)
+        elif least < name.x:
+            name_line(ax, name._replace(x=(least * name.x) ** 0.5))
+        else:
+            beside.append(name)
+    name_curves(ax, right, _HIGH)
+    name_points(ax, beside, _WIDE, _HIGH)
 
 
 def _base(points: pd.DataFrame) -> str:
@@ -171,8 +180,7 @@ def _base(points: pd.DataFrame) -> str:
 
 
 def _axes(ax: Axes, points: pd.DataFrame, ranks: list[float]) -> None:
-    ends = points.loc[points["source"].ne(EMULATED) | points["n"].gt(0).fillna(False)]
-    curves.share_axis(ax, ends[["value", "low", "high"]].stack())
+    curves.share_axis(ax, points[["value", "low", "high"]].stack())
     ax.set_ylabel("parallel efficiency E")
     curves.rank_axis(ax, ranks)
     ax.axhline(1, **style.IDEAL)

@@ -28,17 +28,18 @@ from ddl_tools.emulation.options import Emulated
 from ddl_tools.estimate import three_digits
 from ddl_tools.names import joined, label
 from ddl_tools.records.identity import REPEATS, SERIES
-from ddl_tools.scaling.emulated import calculated_s, represented_gbit
+from ddl_tools.scaling.emulated import calculated_s, represented_gbit, represented_ms
 
 EMULATED = typed(
     "panel",
     WHO,
-    "line emu_link_mbit emu_step_ms emu_shrink represents_gbit world_size",
+    "line emu_link_mbit emu_step_ms emu_shrink represents_gbit represents_ms world_size",
     "n failed unfaithful value low high calculated",
     ORIGIN,
 )
 # Fields of an emulated run that panel or axis name, or that change no ratio.
-_NOT_NAMED = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images", "epochs", *REPEATS)
+_NOT_NAMED = ("framework", "strategy", "nodes", "emu_link_mbit", "train_images", "epochs",
+              "emu_straggler", "emu_jitter", *REPEATS)  # fmt: skip
 _SHRUNK = ("ddp_bucket_mb", "ddp_first_bucket_mb", "horovod_fusion_mb")
 # Links and the length of a run divide no series: what is drawn is a ratio over them.
 _SHARED = {"emu_link_mbit": 0.0, "train_images": pd.NA, "epochs": 0}
@@ -54,7 +55,8 @@ def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
     Delayed ranks without a run of one rank have the base of the configuration without delays.
     calculated is E by the calculator of `ddl_tools.scaling.communication`, from the step of one
     rank and the rate of the links. represents_gbit is the link that an emulated one represents
-    (Gbit/s), see `represented_gbit`. Rejected runs are counted and give no value.
+    (Gbit/s), represents_ms the step, see `represented_gbit`. Rejected runs are counted and give no
+    value.
     """
     made = _emulated(runs)
     rows = []
@@ -85,10 +87,24 @@ def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
     made["line"] = pd.Series("", made.index, dtype="string")
     for _, study in emulated.assign(**real).groupby("study"):  # of the network that is emulated
         strategies = study["strategy"].map(style.strategy_name)
-        parts = strategies, label(specs(study), _NOT_NAMED), made.loc[study.index, "differs"]
+        named = label(specs(study), _NOT_NAMED)
+        parts = strategies, named, _delays(study), made.loc[study.index, "differs"]
         made.loc[study.index, "line"] = [joined(*texts) for texts in zip(*parts, strict=True)]
     faithful = (made["status"] == "completed") & made["unfaithful"].isna()
     return made.assign(value=made[VALUE].where(faithful))
+
+
+def _delays(study: pd.DataFrame) -> list[str]:
+    """Return of each run which delays it has; nothing where all of the study have the same."""
+    delays = study[list(_NO_DELAYS)]
+    if len(delays.drop_duplicates()) < 2:
+        return [""] * len(study)
+    return [_delay(*one) for one in delays.itertuples(index=False)]
+
+
+def _delay(straggler: float, jitter: float) -> str:
+    slow = f"one rank {100 * (straggler - 1):.6g} % slower" if straggler > 1 else ""
+    return joined(slow, f"{100 * jitter:.6g} % jitter" if jitter else "") or "no delay"
 
 
 def _without_delays(made: pd.DataFrame, delayed: pd.Series) -> pd.DataFrame:
@@ -109,6 +125,7 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
         f"({three_digits(gbit)} Gbit/s)",
         "emu_link_mbit": mbit,
         "represents_gbit": gbit,
+        "represents_ms": represented_ms(emulated),
         "n": len(known),
         "failed": int((runs["status"] == "failed").sum()),
         "unfaithful": int(runs["unfaithful"].notna().sum()),
@@ -154,15 +171,18 @@ class EmulatedEfficiency(Question):
     columns = "line emu_link_mbit emu_step_ms represents_gbit world_size value calculated n"
     value = "efficiency E"
     text = """
+{% macro like(row) %}
+like {{ row.represents_gbit | number }} Gbit/s and {{ row.represents_ms | number }} ms
+{% endmacro %}
 {% macro where(row) %}
 {{ row.world_size }} emulated nodes with links of {{ "%g" | format(row.emu_link_mbit) }} Mbit/s and
-steps of {{ "%g" | format(row.emu_step_ms / 1000) }} s
+steps of {{ "%g" | format(row.emu_step_ms / 1000) }} s ({{ like(row) }})
 {% endmacro %}
 {% for rows in links[:1] %}
 - EMULATED: {{ rows[0].line }} reaches efficiency {{ rows[0] | estimate }}
 {{ ", " ~ rows[-1].line ~ " " ~ rows[-1] | estimate if rows | length > 1 else "" }}
 on {{ rows[0].world_size }} nodes; links of {{ "%g" | format(rows[0].emu_link_mbit) }} Mbit/s,
-steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s.
+steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s ({{ like(rows[0]) }}).
 {% else %}
 - EMULATED: nothing measured here yet.
 {% endfor %}
@@ -197,7 +217,7 @@ steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s.
             [] if direct else handles(looks),
             [
                 "Nodes are network namespaces of one machine; ResNet50's gradients "
-                f"{smaller} times smaller. In brackets: the link represented.",
+                f"{smaller} times smaller. In brackets: the link that it stands for.",
                 *captions.provenance(points, "the ratio"),
                 *(["Crosses: calculated, nothing fitted."] if calculated else []),
                 *(["Open: one run."] if _single(drawn).any() else []),

@@ -43,7 +43,7 @@ class AccuracyByLibrary(Question):
     notebook = "21_related_papers"
     needs = "several libraries that evaluated"
     columns = "label value n"
-    value = "top-1 accuracy (%)"
+    value = "top-1 accuracy (%), [range of runs]"
     text = """
 {% for ranks, values in sizes.items() %}
 - Top-1 accuracy of the libraries on {{ dataset }} with {{ ranks | plural("rank") }}:

@@ -143,7 +143,7 @@ class Memory(Question):
     notebook = "20_memory"
     needs = "FSDP or ZeRO beside another strategy, and runs with their memory"
     columns = "label value state throughput n"
-    value = "peak memory of a rank (GiB)"
+    value = "peak memory of a rank (GiB), [range of runs]"
     text = """
 {% macro of(row) %}
 {{ row.label }}, {{ "%.2f" | format(row.value) }} GiB at {{ row.throughput | number }} images/s
@@ -237,7 +237,7 @@ fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
             points,
             handles(style.strategies_named(looks)),
             [
-                "Large marks: the most memory of any rank in warm epochs, and the mean throughput; "
+                "Large marks: the most memory of any rank in measured epochs, mean throughput; "
                 "dots: runs. On a CPU: memory above that before the network.",
                 *captions.provenance(points, ""),
             ],

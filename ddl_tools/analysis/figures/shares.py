@@ -428,7 +428,7 @@ lost to {{ row.losses | join(", ") or "nothing" }}; of an epoch
             self.title(points),
             style.TIME_COLOURS,
             [
-                "Warm epochs, no profiler. Compute contains communication that backward hides; "
+                "Measured epochs, no profiler. Compute contains communication that backward hides; "
                 "transfer is the rest, of the rank that came last. Other: update, evaluation, end "
                 "of epoch. Efficiency: against the fewest ranks of the same strategy.",
                 *captions.provenance(known, ""),

@@ -19,7 +19,8 @@ from ddl_tools.names import called, plural
 
 # By library and strategy, any if that is empty: what is not developed any more.
 DISCONTINUED = {("mxnet", ""), ("tensorflow", "horovod")}
-METHOD_ONLY = "overhead, not hardware"
+METHOD_ONLY = "shows framework overhead, not GPU performance"
+EMULATING = "emulated nodes"
 TOO_FEW = f"fewer than {estimates.LEAST} starts"  # so no interval, and nothing is sure
 _WORDS = {
     estimates.GREATER: "faster",
@@ -103,9 +104,10 @@ def line(table: pd.DataFrame) -> str:
     if measured.empty or "commit" not in measured:
         return ""
     on_cpu = measured.get("on_cpu", pd.Series(False, measured.index)).fillna(False)
+    emulated = measured.get("represents_gbit", pd.Series(pd.NA, measured.index)).notna()
     machines = {
-        name + (f" ({METHOD_ONLY})" if cpu else "")
-        for name, cpu in zip(measured["hardware"], on_cpu, strict=True)
+        name + (f" ({EMULATING if nodes else METHOD_ONLY})" if cpu else "")
+        for name, cpu, nodes in zip(measured["hardware"], on_cpu, emulated, strict=True)
     }
     names = sorted({one for cell in measured["commit"].dropna() for one in cell.split(";")} - {""})
     changed = " (+: changed files)" if any("+" in name for name in names) else ""

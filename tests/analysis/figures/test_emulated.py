@@ -86,8 +86,8 @@ def test_links_are_named_with_the_step_that_they_wait_for(tree: Tree, make_run: 
         "3 Mbit/s, step 10 s (18.5 Gbit/s)",
     }
     title, first, second = QUESTIONS["efficiency_emulated"].sentences(table)
-    assert "links of 3 Mbit/s, steps of 10 s" in title
-    assert "links of 3 Mbit/s and steps of 10 s" in first
+    assert "links of 3 Mbit/s, steps of 10 s (like 18.5 Gbit/s and 104 ms)" in title
+    assert "links of 3 Mbit/s and steps of 10 s (like 18.5 Gbit/s and 104 ms)" in first
     assert "links of 6 Mbit/s and steps of 5 s" in second
 
 
@@ -127,8 +127,8 @@ def test_delayed_ranks_are_measured_by_one_without_delays(tree: Tree, make_run: 
     table = table_of(tree)
     assert table["world_size"].tolist().count(1) == 1
     known = table[table["value"].notna()].set_index("line")["value"]
-    assert known[known.index.str.contains("straggler 1.2")].tolist() == pytest.approx([0.7])
-    assert known[known.index.str.contains("jitter 0.1")].tolist() == pytest.approx([0.8])
+    assert known[known.index.str.contains("20 % slower")].tolist() == pytest.approx([0.7])
+    assert known[known.index.str.contains("10 % jitter")].tolist() == pytest.approx([0.8])
     assert len(known) == 4
     said = words(QUESTIONS["efficiency_emulated"].draw(table))
     assert said.count("No run of one rank:") == 2

@@ -170,7 +170,7 @@ def test_caption_says_how_often_on_what_and_when(name: str, tree: Tree, laptop: 
     assert "Bars: 95 % interval of the" in caption
     assert "; n = 3 starts; commit 01234567." in caption
     assert "Failed or diverged: 1 run." in caption
-    assert "Example CPU @ 2.00GHz, 2 cores, no GPU (overhead, not hardware)" in caption
+    assert f"Example CPU @ 2.00GHz, 2 cores, no GPU ({captions.METHOD_ONLY})" in caption
 
 
 def test_a_figure_of_statements_alone_says_so_and_is_small() -> None:
