@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddl_tools.analysis import estimates
@@ -15,6 +16,7 @@ from ddl_tools.analysis.figures.ways import accuracy_axis, crosses, draw_crosses
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
+from ddl_tools.analysis.plot.labels import Name, name_points
 from ddl_tools.analysis.plot.rows import cell_text
 from ddl_tools.analysis.question import Question, Tables, in_percent, question
 
@@ -42,6 +44,8 @@ _OTHERS: dict[str, Any] = {
     "linewidth": 1.0,
     "zorder": 2,
 }
+_NAME_OF_OTHERS = "#666666"
+_WIDE, _HIGH = 4.4, 2.2  # inches of the panel of statements: at least, and exactly
 _STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markersize": 6}
 
 
@@ -153,6 +157,70 @@ def _means(ours: pd.DataFrame) -> list[str]:
     return ["Means of the runs; bars: their 95 % intervals.", *gone]
 
 
+@styled
+def _draw_ours(title: str, ours: pd.DataFrame, caption: list[str]) -> Figure:
+    """Return V over the global batch with a line per way to learn."""
+    looks = way_looks(ours)
+    twice = (ours["evaluation"] == PRECISE).any()
+    figure, panels = panel_figure(
+        title,
+        ours,
+        [*handles(looks, markersize=5), *crosses(ours)],
+        [*_means(ours), *caption],
+        2.2,
+        columns=2 if twice else 1,
+    )
+    for ax, part in panels:
+        part = _axes(ax, part)
+        if twice:  # panels side by side are compared
+            every = ours[["value", "low", "high", "diverged_value"]]
+            curves.share_axis(ax, every.stack(), most=1)
+        curves.lines(ax, part, "at", "label", looks, markersize=5)
+        draw_crosses(ax, part, "at", "diverged_value", looks)
+    return figure
+
+
+@styled
+def _draw_others(title: str, points: pd.DataFrame) -> Figure:
+    """Return V over the global batch as the paper and others state it, each with its name."""
+    figure, panels = panel_figure(
+        title,
+        points,
+        [],
+        [
+            "Open marks: stated by the paper, grey where it names no schedule. "
+            "Lines: data/published.",
+        ],
+        _HIGH,
+        note=_STATED_ONLY,
+    )
+    looks, marks = way_looks(points[points["source"] == "stated"]), dict(style.PUBLISHED.values())
+    for ax, part in panels:
+        part, names = _axes(ax, part), []
+        curves.share_axis(ax, part["value"], most=1)
+        for _, same in part[part["source"] == "stated"].groupby(["at", "statement"], sort=False):
+            row, alone = same.iloc[0], len(same) == 1
+            look = looks[row["label"]] if alone else style.UNNAMED_LOOK
+            ax.plot(row["at"], row["value"], **look | _STATED)
+            name = row["label"] if alone else "schedule not named"
+            names.append(Name(row["at"], row["value"], name, look["color"]))
+        for label, series in part[part["source"] == "published"].groupby("label"):
+            series = series.sort_values("at")
+            look = _OTHERS | {"marker": marks.get(str(label), style.SPARE_MARKERS[0])}
+            ax.plot(series["at"], series["value"], **look)
+            names.append(Name(*series[["at", "value"]].iloc[-1], str(label), _NAME_OF_OTHERS))
+        name_points(ax, names, _WIDE, _HIGH)
+    return figure
+
+
+def _axes(ax: Axes, part: pd.DataFrame) -> pd.DataFrame:
+    """Scale the axes of a panel; return its points with the batch as ``at``."""
+    part = part.rename(columns={"global_batch_size": "at"})
+    curves.batch_axis(ax, part["at"].dropna(), "global batch size (images)")
+    accuracy_axis(ax)
+    return part
+
+
 @question("accuracy_vs_batch_size")
 class AccuracyOfBatch(Question):
     """Accuracy over the global batch."""
@@ -227,56 +295,13 @@ others are {{ others }}.
     def points(self, tables: Tables) -> pd.DataFrame:
         return batch_points(tables.runs, tables.paper)
 
-    @styled
     def draw(self, points: pd.DataFrame) -> Figure:
         """Return V over the global batch: ours, or else what others state (the paper's Fig. 8b)."""
         ours = points[points["source"] == "measured"]
-        none = ours[["value", "diverged_value"]].isna().all(axis=None)
-        shown = points if none else ours
-        marks = dict(style.PUBLISHED.values())
-        others = {
-            label: _OTHERS | {"marker": marks.get(label, style.SPARE_MARKERS[0])}
-            for label in sorted(shown.loc[shown["source"] == "published", "label"].unique())
-        }
-        looks = way_looks(shown[shown["source"] != "published"])
-        hidden = points["panel"].nunique() - shown["panel"].nunique()
-        twice = (ours["evaluation"] == PRECISE).any()
-        figure, panels = panel_figure(
-            self.title(points),
-            shown,
-            [
-                *handles(looks, **_STATED if none else {"markersize": 5}),
-                *handles(others),
-                *([] if none else crosses(ours)),
-            ],
-            [
-                *_means(ours),
-                *(["Open marks: stated by the paper; grey: data/published."] if none else []),
-                *captions.not_drawn("Panels", hidden),
-            ],
-            1.9 if none else 2.2,
-            columns=2 if twice else 1,
-            note=_STATED_ONLY if none else "",
-        )
-        for ax, part in panels:
-            part = part.rename(columns={"global_batch_size": "at"})
-            curves.batch_axis(ax, part["at"].dropna(), "global batch size (images)")
-            accuracy_axis(ax)
-            if twice:  # panels side by side are compared
-                every = ours[["value", "low", "high", "diverged_value"]]
-                curves.share_axis(ax, every.stack(), most=1)
-            own, stated, published = (
-                part[part["source"] == source] for source in ("measured", "stated", "published")
-            )
-            curves.lines(ax, own, "at", "label", looks, markersize=5)
-            draw_crosses(ax, own, "at", "diverged_value", looks)
-            for label, series in published.sort_values("at").groupby("label"):
-                ax.plot(series["at"], series["value"], **others[str(label)])
-            for number, (label, look) in enumerate(looks.items()):
-                series = stated[stated["label"] == label]
-                at = curves.apart(ax, series["at"], number, len(looks))
-                ax.plot(at, series["value"], **look | _STATED)
-        return figure
+        if ours[["value", "diverged_value"]].isna().all(axis=None):
+            return _draw_others(self.title(points), points)
+        hidden = points["panel"].nunique() - ours["panel"].nunique()
+        return _draw_ours(self.title(points), ours, captions.not_drawn("Panels", hidden))
 
     def rows(self, points: pd.DataFrame) -> pd.DataFrame:
         """Return a row per way to learn and evaluation, with a column for each batch.
