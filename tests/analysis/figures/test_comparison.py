@@ -130,7 +130,7 @@ def test_nothing_leaves_the_page_or_touches_its_neighbour(tree: Tree, make_run: 
     assert all(low.y1 < high.y0 + 1 for high, low in itertools.pairwise(boxes))
     assert all(box.x1 < ax.bbox.x0 for box in boxes)
     texts = [label for label in right.get_yticklabels() if label.get_text()]
-    assert len(texts) == len(pairs) + 1, "and the heads"
+    assert len(texts) == len(pairs)
     assert all(label.get_window_extent().x0 > ax.bbox.x1 for label in texts)
 
 
@@ -248,7 +248,7 @@ def test_the_baseline_is_the_reference_of_the_study(tree: Tree, make_run: MakeRu
     assert set(table["base"]) == {"Horovod, 1 rank"}
     assert set(table["base_rule"]) == {ratios.REFERENCE}
     figure = QUESTIONS["comparison"].draw(table)
-    assert any(text.endswith("  faster") for text in beside(figure))
+    assert "faster" in beside(figure)
     assert "Baseline: Horovod, 1 rank." in caption_of(figure)
     assert re.fullmatch(
         r"PyTorch-DDP, 2 ranks trains 1\.25 \[.*\] times as fast as Horovod, 1 rank",
@@ -267,8 +267,7 @@ def test_lost_configurations_and_runs_in_no_row_are_counted(tree: Tree, make_run
     assert table["label"].tolist() == ["native", "turbo"]
     assert table["failed"].tolist() == [0, 1]
     figure = QUESTIONS["comparison"].draw(table)
-    (lost,) = [text for text in beside(figure) if "1 lost" in text]
-    assert lost.split() == ["0,", "1", "lost", "none"]
+    assert "none: 1 lost" in beside(figure)
     told = "1 run that only load, 1 run without a warm epoch, 1 run not finished"
     assert f"Not drawn: {told}." in caption_of(figure)
     assert "Failed or diverged: 1 run." in caption_of(figure)

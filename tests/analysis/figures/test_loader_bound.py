@@ -120,7 +120,7 @@ def test_what_has_no_bound_is_not_drawn(tree: Tree, make_run: MakeRun) -> None:
     three(make_run, 15.0, 200.0, 20.0, loader="dali_cpu", data_format="tfrecord")
     measure(make_run, 15.0, loader="native", data_format="tfrecord")
     figure = QUESTIONS["loader_bound"].draw(loader_bound.points(runs_table(tree)))
-    assert rows(figure) == ["single process, DALI (CPU), TFRecord, 1 rank"]
+    assert rows(figure) == ["DALI (CPU), TFRecord"]
     said = words(figure)
     assert "0.75 [0.73, 0.77]" in said
     assert "of its bound; limit: both (same cores)" in said

@@ -101,9 +101,21 @@ def test_memory_is_drawn_against_throughput(tree: Tree, make_run: MakeRun) -> No
         (float(x), float(y)) for line in ax.lines for x, y in zip(*line.get_data(), strict=True)
     }
     for row in points.to_dict("records"):
-        assert {(row[name], row["throughput"]) for name in ("value", "state")} <= drawn
+        assert (row["value"], row["throughput"]) in drawn
         starts = (map(float, row[name].split(";")) for name in ("repeats", "speeds"))
         if row["n"] > 1:
             assert set(zip(*starts, strict=True)) <= drawn
-    marks = [(one.get_color(), one.get_marker()) for one in figure.legends[0].legend_handles]
-    assert len(set(marks)) == len(marks) == len(points) + 1
+    names = [text.get_text() for text in ax.texts]
+    assert names == ["PyTorch-FSDP", "bucket view", "default settings"]
+
+
+def test_the_first_sentence_is_what_saves_memory_at_the_same_speed(
+    tree: Tree, make_run: MakeRun
+) -> None:
+    for repeat in range(3):
+        made(make_run, "ddp", 9.0, 2.0, repeat=repeat)
+        made(make_run, "ddp", 9.0, 1.5, ddp_bucket_view=True, repeat=repeat)
+        made(make_run, "fsdp", 9.0, 0.5, repeat=repeat)
+    (first, *_) = QUESTIONS["memory_against_throughput"].sentences(memory_points(runs_table(tree)))
+    assert first.startswith("PyTorch-FSDP needs 25 % of the memory of PyTorch-DDP, default settings")
+    assert first.endswith("at 1.00 [1.00, 1.00] times its throughput.")

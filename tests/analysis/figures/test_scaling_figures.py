@@ -209,13 +209,13 @@ def test_efficiency_names_base_and_finding_and_draws_values_and_intervals(tree: 
 def test_statements_stand_at_their_values_in_the_looks_of_their_frameworks() -> None:
     table = points_of("efficiency", empty_table())
     figure = QUESTIONS["efficiency"].draw(table)
-    dali, native = figure.axes[:2]
-    looks = {(to_hex(line.get_color()), line.get_marker()) for line in native.lines}
+    (ax,) = figure.axes
+    looks = {(to_hex(line.get_color()), line.get_marker()) for line in ax.lines}
     horovod, grey = style.STRATEGY_COLOURS["horovod"].lower(), style.UNNAMED_LOOK
     assert {(horovod, "s"), (grey["color"], grey["marker"]), (grey["color"], "_")} <= looks
-    names = [{text.get_text() for text in ax.texts} - {""} for ax in (dali, native)]
-    of_dali = {"E01", "E02", "E03", "E09", "E10", "D04", "D07"}
-    assert names == [of_dali, {"E04", "E05", "E06", "E07", "E13"}]
+    names = {text.get_text() for text in ax.texts} - {""}
+    assert {name.partition(":")[0] for name in names} == set(table["statement"])
+    assert {"E02: ResNet50, DALI (CPU)", "E05: Horovod, ResNet50, native", "E13: native"} <= names
     assert "contradicts another statement (C2, C3, C4, C5, C9)" in caption_of(figure)
     drawn = {
         (float(x), float(y))
@@ -227,6 +227,27 @@ def test_statements_stand_at_their_values_in_the_looks_of_their_frameworks() -> 
     assert drawn >= set(zip(values["world_size"].astype(float), values["value"], strict=True))
     for ax in figure.axes:
         assert any(list(line.get_ydata()) == [1, 1] for line in ax.lines), "the ideal"
+
+
+def test_emulated_nodes_stand_in_grey_beside_the_paper(tree: Tree, make_run: MakeRun) -> None:
+    for nodes, repeat in itertools.product((1, 4), range(3)):
+        for strategy, lost in (("ddp", 0.9), ("horovod", 0.5)):
+            efficiency = (lost if nodes > 1 else 1.0) * (1 + repeat / 100)
+            about = {"nodes": nodes, "strategy": strategy, "repeat": repeat}
+            emulate(make_run, efficiency, study="emulation", **about)
+    runs = runs_table(tree)
+    tables = Tables(empty_table(), configuration_table(empty_table()), PAPER, emulated=runs)
+    table = QUESTIONS["efficiency"].points(tables)
+    added = table[table["source"] == "emulated"]
+    assert added["strategy"].tolist() == ["ddp", "ddp"], "Horovod's negotiation is not scaled"
+    assert added["value"].tolist() == pytest.approx([1, 0.9], rel=0.01)
+    figure = QUESTIONS["efficiency"].draw(table)
+    said = words(figure)
+    assert "No cluster measured here" in said
+    assert "PyTorch-DDP, emulated" in said
+    assert captions.EMULATING in said
+    assert captions.METHOD_ONLY not in said
+    assert not misplaced(figure)
 
 
 def test_a_title_repeats_only_statements_that_nothing_contradicts() -> None:
