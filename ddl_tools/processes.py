@@ -216,10 +216,17 @@ def ends_of_children() -> Iterator[socket.socket]:
 
 @contextmanager
 def stoppable(*others: signal.Signals) -> Iterator[None]:
-    """Turn SIGTERM, SIGHUP and `others` into `KeyboardInterrupt`: one path cleans up after all."""
+    """Turn SIGTERM, SIGHUP and `others` into `KeyboardInterrupt`: one path cleans up after all.
+
+    The first one does; more of them cannot interrupt the clean-up. A job gets SIGTERM from SLURM
+    and from its script.
+    """
+    came: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
+        came.append(number)
+        if len(came) == 1:
+            raise KeyboardInterrupt(signal.Signals(number).name)
 
     with _handlers((signal.SIGTERM, signal.SIGHUP, *others), stop):
         yield

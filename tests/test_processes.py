@@ -140,6 +140,18 @@ def test_a_stop_signal_becomes_an_interrupt(number: signal.Signals) -> None:
     assert signal.getsignal(number) == before
 
 
+def test_a_second_stop_signal_does_not_cut_the_clean_up_short() -> None:
+    """SLURM sends SIGTERM to the process of a job, and so does the script of the job."""
+    steps = []
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"), processes.stoppable():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            steps.append("cleaned up")
+    assert steps == ["cleaned up"]
+
+
 def test_a_clean_up_is_not_interrupted() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with processes.undisturbed():
