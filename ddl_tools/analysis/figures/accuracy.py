@@ -15,8 +15,8 @@ from ddl_tools.analysis.figures.columns import ORIGIN, typed
 from ddl_tools.analysis.figures.ways import accuracy_axis, crosses, draw_crosses, way_looks
 from ddl_tools.analysis.paper import SYSTEM, Paper
 from ddl_tools.analysis.plot import captions, curves, style
-from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
-from ddl_tools.analysis.plot.labels import Name, name_points
+from ddl_tools.analysis.plot.canvas import add_caption, handles, panel_figure, styled
+from ddl_tools.analysis.plot.labels import Name, along, name_points
 from ddl_tools.analysis.plot.rows import cell_text
 from ddl_tools.analysis.question import Question, Tables, in_percent, question
 
@@ -44,7 +44,9 @@ _OTHERS: dict[str, Any] = {
     "linewidth": 1.0,
     "zorder": 2,
 }
-_NAME_OF_OTHERS = "#666666"
+_RIGHT = 0.4  # inches beside the panel for names
+_ABOVE = 0.1  # room for names above the largest share
+_NAME_OF_OTHERS, _BLACK = "#666666", "#000000"
 _WIDE, _HIGH = 4.4, 2.2  # inches of the panel of statements: at least, and exactly
 _STATED: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markersize": 6}
 
@@ -188,7 +190,7 @@ def _draw_others(title: str, points: pd.DataFrame) -> Figure:
         points,
         [],
         [
-            "Open marks: stated by the paper, grey where it names no schedule. "
+            "Open marks: stated by the paper, black where it names no schedule. "
             "Lines: data/published.",
         ],
         _HIGH,
@@ -197,19 +199,21 @@ def _draw_others(title: str, points: pd.DataFrame) -> Figure:
     looks, marks = way_looks(points[points["source"] == "stated"]), dict(style.PUBLISHED.values())
     for ax, part in panels:
         part, names = _axes(ax, part), []
-        curves.share_axis(ax, part["value"], most=1)
+        curves.share_axis(ax, pd.concat([part["value"], part["value"] + _ABOVE]), most=1)
         for _, same in part[part["source"] == "stated"].groupby(["at", "statement"], sort=False):
             row, alone = same.iloc[0], len(same) == 1
-            look = looks[row["label"]] if alone else style.UNNAMED_LOOK
-            ax.plot(row["at"], row["value"], **look | _STATED)
-            name = row["label"] if alone else "schedule not named"
+            look = looks[row["label"]] if alone else style.UNNAMED_LOOK | {"color": _BLACK}
+            ax.plot(row["at"], row["value"], zorder=6, **look | _STATED)
+            name = row["label"] if alone else "the paper: schedule not named"
             names.append(Name(row["at"], row["value"], name, look["color"]))
         for label, series in part[part["source"] == "published"].groupby("label"):
             series = series.sort_values("at")
             look = _OTHERS | {"marker": marks.get(str(label), style.SPARE_MARKERS[0])}
             ax.plot(series["at"], series["value"], **look)
             names.append(Name(*series[["at", "value"]].iloc[-1], str(label), _NAME_OF_OTHERS))
-        name_points(ax, names, _WIDE, _HIGH)
+            names += along(series["at"], series["value"])
+        lost = name_points(ax, names, _WIDE, _HIGH, _RIGHT)
+        add_caption(figure, captions.not_drawn("Names", lost))
     return figure
 
 

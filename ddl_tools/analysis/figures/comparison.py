@@ -90,7 +90,8 @@ _NAMES = ["label", "base"]
 _BEYOND = 2.0  # an axis goes no further than this from the ratios for the sake of an interval
 _STEPS = [1, 2, 2.5, 5, 10]  # between ticks: 1 is a multiple of those that are no longer
 _BAND = f"within {100 * MARGIN:g} % of the baseline"
-_OPEN: dict[str, Any] = {"markerfacecolor": "white"}
+_OPEN: dict[str, Any] = {"markerfacecolor": "white", "markersize": 4}
+_THIN: dict[str, Any] = {"elinewidth": 0.7, "capsize": 0, "zorder": 4}
 _AGAIN: style.Looks = {"measured again": {"color": "#555555", "marker": "o"} | _OPEN}
 
 
@@ -275,7 +276,7 @@ def _draw(
     again = _measured_again(table)
     if again.empty:
         return [table], [_ends(table, dots)]
-    draw_values(ax, again, {name: look | _OPEN for name, look in looks.items()})
+    draw_values(ax, again, {name: look | _OPEN | _THIN for name, look in looks.items()})
     return [table, again], [_ends(table, dots), _ends(again, [])]
 
 
@@ -295,7 +296,7 @@ def _ends(table: pd.DataFrame, dots: Sequence[float]) -> tuple[float, float]:
     reach = [1 / (1 + MARGIN), 1 + MARGIN, *values]
     low = max(np.nanmin([*reach, *table["low"]]), values.min() / _BEYOND)
     high = min(np.nanmax([*reach, *table["high"]]), values.max() * _BEYOND)
-    low, high = min(low, *dots), max(high, *dots)
+    low, high = min([low, *dots]), max([high, *dots])
     room = 0.04 * (high - low)
     return float(low - room), float(high + room)
 
@@ -346,7 +347,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
         *(["Ratios within each commit."] if any(map(within_commits, panels)) else []),
         *([f"Without a common commit: {plural(other, 'ratio')}."] if other else []),
         *(["Second start: same settings."] if again else []),
-        *(["Synthetic: a control without a loader."] if free.any() else []),
+        *(["Synthetic: without a loader."] if free.any() else []),
         *[f"Rounds left out: {text}." for text in rounds],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]

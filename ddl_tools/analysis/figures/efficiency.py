@@ -15,7 +15,7 @@ from ddl_tools.analysis.figures.emulated import emulated_points
 from ddl_tools.analysis.figures.scaling import POINTS, SIZES, kind_of, measured
 from ddl_tools.analysis.paper import Paper
 from ddl_tools.analysis.plot import captions, curves, style
-from ddl_tools.analysis.plot.canvas import STATED_ONLY, panel_figure, styled
+from ddl_tools.analysis.plot.canvas import STATED_ONLY, add_caption, panel_figure, styled
 from ddl_tools.analysis.plot.labels import Name, name_curves, name_line, name_points
 from ddl_tools.analysis.plot.rows import cell_text
 from ddl_tools.analysis.question import (
@@ -33,7 +33,9 @@ EFFICIENCY = POINTS | typed("represents_gbit")
 EMULATED = "emulated"  # a source of points
 
 _PAPER_RANGE = (4, 1024)  # what it measured: the same axis wherever it stands
-_NOTE = "No cluster measured here: the paper's statements, and emulated nodes in grey."
+_NOTE = "No cluster measured: the paper's statements, and emulated nodes (grey)."
+_PANEL = "stated for JUWELS Booster"
+_RIGHT = 1.8  # inches beside the panel for names
 _GREY, _BAND = "#666666", "#d0d0d0"
 _WIDE, _HIGH = 3.0, 3.4  # inches of the panel of statements: at least, and exactly
 _OPEN: dict[str, Any] = {"markerfacecolor": "white", "markersize": 4, "linestyle": "none"}
@@ -67,14 +69,14 @@ def efficiency_points(
 
 
 def _emulated(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the efficiencies of emulated nodes that the calculator models, of every link.
+    """Return the efficiencies of emulated nodes with several links, which make a band.
 
-    Without delays, then. Horovod's negotiation is not scaled, so it is no rival of the others.
+    Horovod's negotiation is not scaled, so it is no rival of the others.
     """
     points = emulated_points(runs)
-    alone = (points["world_size"] == 1) & (points["n"] > 0)
-    known = points["calculated"].notna() | alone
-    return points[known & points["strategy"].ne("horovod")].assign(
+    sizes = points[points["value"].notna()].groupby(["line", "world_size"])
+    several = sizes["represents_gbit"].transform("nunique").reindex(points.index) > 1
+    return points[several & points["strategy"].ne("horovod")].assign(
         panel="emulated nodes",
         source=EMULATED,
         bound="value",
@@ -133,21 +135,22 @@ def _draw_stated(title: str, points: pd.DataFrame) -> Figure:
     emulated = points[points["source"] == EMULATED]
     stated = points[points["source"].isin(_STATED)]
     links = captions.span(emulated["represents_gbit"], "{:.3g}")
-    below = f"Grey: emulated nodes of ResNet50, links like {links} Gbit/s, with the band of all."
+    below = f"Grey: emulated links like {links} Gbit/s."
     figure, ((ax, _),) = panel_figure(
         title,
-        points.assign(panel="the paper (JUWELS Booster)"),
+        points.assign(panel=_PANEL),
         [],
         [
             f"E relative to {_base(points)}; batch per rank fixed.",
-            *captions.statements(stated),
+            "Arrows: bounds.",
+            *captions.statements(stated)[1:],
             *([below] if len(emulated) else []),
         ],
         _HIGH,
         note=_NOTE if len(emulated) else STATED_ONLY,
     )
     _axes(ax, points, [*points["world_size"].dropna(), *_PAPER_RANGE])
-    _draw_emulated(ax, emulated)
+    taken = _draw_emulated(ax, emulated)
     looks = style.strategy_looks(points[curves.WHO])
     statements = [
         (rows, _name(rows))
@@ -155,12 +158,18 @@ def _draw_stated(title: str, points: pd.DataFrame) -> Figure:
     ]
     for rows, _ in statements:
         curves.mark_stated(ax, rows, looks)
-    _write_names(ax, statements)
+    lost = _write_names(ax, statements, taken)
+    add_caption(figure, captions.not_drawn("Names", lost))
     return figure
 
 
-def _write_names(ax: Axes, statements: Sequence[tuple[pd.DataFrame, Name]]) -> None:
-    """Write the names of statements right of the last ranks, above a range, or beside a mark."""
+def _write_names(
+    ax: Axes, statements: Sequence[tuple[pd.DataFrame, Name]], taken: Sequence[Name]
+) -> int:
+    """Write the names of statements right of the last ranks, above a range, or beside a mark.
+
+    `taken` are marks and names to be kept clear of. Return how many had no room.
+    """
     most = max((name.x for _, name in statements), default=0)
     right, beside = [], []
     for rows, name in statements:
@@ -172,7 +181,7 @@ def _write_names(ax: Axes, statements: Sequence[tuple[pd.DataFrame, Name]]) -> N
         else:
             beside.append(name)
     name_curves(ax, right, _HIGH)
-    name_points(ax, beside, _WIDE, _HIGH)
+    return name_points(ax, [*taken, *beside], _WIDE, _HIGH, _RIGHT)
 
 
 def _base(points: pd.DataFrame) -> str:
@@ -182,7 +191,8 @@ def _base(points: pd.DataFrame) -> str:
 def _axes(ax: Axes, points: pd.DataFrame, ranks: list[float]) -> None:
     curves.share_axis(ax, points[["value", "low", "high"]].stack())
     ax.set_ylabel("parallel efficiency E")
-    curves.rank_axis(ax, ranks)
+    nodes = " (emulated: nodes)" if points["source"].eq(EMULATED).any() else ""
+    curves.rank_axis(ax, ranks, f"ranks G{nodes}")
     ax.axhline(1, **style.IDEAL)
 
 
@@ -197,8 +207,12 @@ def _name(rows: pd.DataFrame) -> Name:
     return Name(float(row["world_size"]), row["value"], f"{row['statement']}: {about}", "#444444")
 
 
-def _draw_emulated(ax: Axes, points: pd.DataFrame) -> None:
-    """Draw the efficiencies of each strategy, and the band of their intervals at all links."""
+def _draw_emulated(ax: Axes, points: pd.DataFrame) -> list[Name]:
+    """Draw the efficiencies of each strategy, and the band of their intervals at all links.
+
+    Return their places, and the names of the bands.
+    """
+    places: list[Name] = []
     looks = style.strategy_looks(points[curves.WHO])
     known = points[points["value"].notna()]
     for strategy, own in known.groupby(curves.WHO):
@@ -211,7 +225,9 @@ def _draw_emulated(ax: Axes, points: pd.DataFrame) -> None:
         marker = looks[str(strategy)]["marker"]
         ax.plot(own["world_size"], own["value"], color=_GREY, marker=marker, zorder=2, **_OPEN)
         text = f"{style.strategy_name(str(strategy))}, emulated"
-        name_curves(ax, [Name(x[-1], band["low"].iloc[-1], text, _GREY)], _HIGH)
+        places += [Name(x[-1], band["high"].iloc[-1], text, _GREY)]
+        places += [Name(*at, "", "") for at in own[["world_size", "value"]].to_numpy(dtype=float)]
+    return places
 
 
 @question("efficiency")

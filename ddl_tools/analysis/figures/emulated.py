@@ -23,6 +23,7 @@ from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
 from ddl_tools.analysis.plot.labels import Name, have_room, name_curves
 from ddl_tools.analysis.question import Question, Tables, largest, question, records
+from ddl_tools.analysis.ratios import without
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.emulation.options import Emulated
 from ddl_tools.estimate import three_digits
@@ -172,7 +173,7 @@ class EmulatedEfficiency(Question):
     value = "efficiency E"
     text = """
 {% macro like(row) %}
-like {{ row.represents_gbit | number }} Gbit/s and {{ row.represents_ms | number }} ms
+like {{ row.represents_gbit | number }} Gbit/s, {{ row.represents_ms | number }} ms
 {% endmacro %}
 {% macro where(row) %}
 {{ row.world_size }} emulated nodes with links of {{ "%g" | format(row.emu_link_mbit) }} Mbit/s and
@@ -180,9 +181,9 @@ steps of {{ "%g" | format(row.emu_step_ms / 1000) }} s ({{ like(row) }})
 {% endmacro %}
 {% for rows in links[:1] %}
 - EMULATED: {{ rows[0].line }} reaches efficiency {{ rows[0] | estimate }}
-{{ ", " ~ rows[-1].line ~ " " ~ rows[-1] | estimate if rows | length > 1 else "" }}
-on {{ rows[0].world_size }} nodes; links of {{ "%g" | format(rows[0].emu_link_mbit) }} Mbit/s,
-steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s ({{ like(rows[0]) }}).
+{{ ", " ~ other ~ " " ~ rows[-1] | estimate if rows | length > 1 else "" }}
+on {{ rows[0].world_size }} nodes, {{ "%g" | format(rows[0].emu_link_mbit) }} Mbit/s,
+{{ "%g" | format(rows[0].emu_step_ms / 1000) }} s steps ({{ like(rows[0]) }}).
 {% else %}
 - EMULATED: nothing measured here yet.
 {% endfor %}
@@ -236,7 +237,9 @@ steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s ({{ like(rows[0]) }})
             ax.axhline(1, **style.IDEAL)
             for number, (line, look) in enumerate(looks.items()):
                 own = part[part["line"] == line].sort_values("world_size")
-                x = curves.apart(ax, own["world_size"], number, len(looks))
+                x = own["world_size"]
+                if not direct:
+                    x = curves.apart(ax, x, number, len(looks))
                 curves.line(ax, x, own, look | {"markersize": 5})
                 ax.plot(x, own["calculated"], "x", color="black", markersize=3.5, zorder=7)
                 one = _single(own)
@@ -262,4 +265,5 @@ steps of {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s ({{ like(rows[0]) }})
         """Return E on the most nodes: at the rate with the most runs first, the slowest first."""
         links = [part for _, part in largest(points).groupby(["emu_link_mbit", "emu_step_ms"])]
         links.sort(key=lambda part: -part["n"].min())
-        return {"links": [records(part) for part in links]}
+        ends = links[0]["line"].iloc[[0, -1]] if links else ["", ""]
+        return {"links": [records(part) for part in links], "other": without(*reversed([*ends]))}

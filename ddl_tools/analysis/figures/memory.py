@@ -19,7 +19,7 @@ from ddl_tools.analysis.figures.study_rows import (
     value_range,
 )
 from ddl_tools.analysis.plot import captions, style
-from ddl_tools.analysis.plot.canvas import handles, panel_figure, styled
+from ddl_tools.analysis.plot.canvas import add_caption, handles, panel_figure, styled
 from ddl_tools.analysis.plot.labels import Name, name_points
 from ddl_tools.analysis.question import Question, Tables, question, records, usable
 from ddl_tools.analysis.ratios import without
@@ -114,7 +114,8 @@ def _saved(points: pd.DataFrame, fastest: Mapping[str, Any]) -> dict[str, Any] |
 
     As fast is within 5 %, and not slower for sure. None if their memory is alike, too.
     """
-    rows = records(points.sort_values("value", kind="stable"))
+    same = points[points["panel"] == fastest["panel"]]
+    rows = records(same.sort_values("value", kind="stable"))
     fast = [row for row in rows if _as_fast(row, fastest)]
     least, most = fast[0], fast[-1]
     if most["value"] <= (1 + estimates.MARGIN) * least["value"]:
@@ -244,17 +245,20 @@ fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
             _HIGH,
         )
         for ax, table in panels:
+            names = _names(table, looks)
             for row in table.to_dict("records"):
                 look = looks[row["framework_strategy"]]
                 starts = (row[name].split(";") for name in ("repeats", "speeds"))
                 memory, speed = (np.array(one, dtype=float) for one in starts)
+                names += [Name(*at, "", "") for at in zip(memory, speed, strict=True)]
                 if row["n"] > 1:
                     ax.plot(memory, speed, ".", markersize=3, color=look["color"], alpha=0.6)
                 ax.plot(row["value"], row["throughput"], linestyle="none", zorder=5, **look)
             ax.margins(0.08)
             ax.set_xlabel("peak memory of a rank (GiB)")
             ax.set_ylabel("throughput (images/s)")
-            name_points(ax, _names(table, looks), _WIDE, _HIGH)
+            lost = name_points(ax, names, _WIDE, _HIGH)
+            add_caption(figure, captions.not_drawn("Names", lost))
         return figure
 
 

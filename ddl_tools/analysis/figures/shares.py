@@ -76,7 +76,7 @@ _SHARED = [*_PLACE, "study", "local_batch_size", "on_cpu"]
 _PROFILED = ["panel", "study", *_PLACE]
 _OF_A_START = ["load_average_1min", "own_load"]
 KERNELS = {
-    "allreduce": "all-reduce (NCCL)",
+    "allreduce": "all-reduce",
     "io": '"I/O"',
     "cudnn": "cuDNN",
     "rest": "other",
@@ -320,7 +320,7 @@ to {{ most | span("{:.0f}") }} % on {{ sizes[1] }}.
             note=STATED_ONLY,
         )
         for ax, part in panels:
-            curves.rank_axis(ax, points["world_size"])
+            curves.rank_axis(ax, points["world_size"], most=2)
             curves.share_axis(ax, points["value"], most=1)
             ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             sns.lineplot(

@@ -20,14 +20,14 @@ _PALE = 0.4  # of a statement that contradicts another
 _LINE_OF_TEXT = 0.05  # of an axis from 0 to 1
 
 
-def rank_axis(ax: Axes, ranks: Iterable[float], label: str = "ranks G") -> None:
-    """Scale x by powers of two from the fewest to the most ranks."""
+def rank_axis(ax: Axes, ranks: Iterable[float], label: str = "ranks G", most: int = 6) -> None:
+    """Scale x by powers of two from the fewest to the most ranks, `most` ticks after the first."""
     counts = [float(count) for count in ranks] or [1.0, 4.0]
     low, high = np.floor(np.log2(min(counts))), np.ceil(np.log2(max(counts)))
     ax.set_xscale("log", base=2)
     margin = 0.05 * (high - low) + 0.2
     ax.set_xlim(2 ** (low - margin), 2 ** (high + margin))
-    step = 2 if high - low > 6 else 1
+    step = max(1, np.ceil((high - low) / most))
     ax.xaxis.set_major_locator(FixedLocator(list(2 ** np.arange(low, high + 1, step))))
     plain_ticks(ax.xaxis)
     ax.set_xlabel(label)

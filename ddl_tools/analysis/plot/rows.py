@@ -31,6 +31,7 @@ _BETWEEN, _AROUND, _NARROWEST = 0.1, 0.2, 1.0
 _HEADS, _ROOM = 1.0, 0.3  # rows above the first one: with heads, and without
 _NUMBERS: Any = {"family": "DejaVu Sans Mono", "size": 6.5}
 _IN_BAR: Any = {"size": 7}
+_VALUE: Any = {"linestyle": "none", "elinewidth": 1.2, "capsize": 2, "markersize": 5, "zorder": 5}
 _ORDER = ["framework_strategy", "world_size", "loader", "data_format", "hardware"]
 
 Cells = Callable[[pd.DataFrame], list[str]]
@@ -111,12 +112,7 @@ def draw_values(ax: Axes, table: pd.DataFrame, looks: style.Looks) -> None:
             part["value"],
             part["row"],
             xerr=intervals(part),
-            linestyle="none",
-            elinewidth=1.2,
-            capsize=2,
-            markersize=5,
-            zorder=5,
-            **looks[str(name)],
+            **_VALUE | looks[str(name)],
         )
 
 

@@ -106,7 +106,7 @@ def test_memory_is_drawn_against_throughput(tree: Tree, make_run: MakeRun) -> No
         if row["n"] > 1:
             assert set(zip(*starts, strict=True)) <= drawn
     names = [text.get_text() for text in ax.texts]
-    assert names == ["PyTorch-FSDP", "bucket view", "default settings"]
+    assert names == ["PyTorch-FSDP", "bucket view", "PyTorch-DDP"]
 
 
 def test_the_first_sentence_is_what_saves_memory_at_the_same_speed(
@@ -117,5 +117,5 @@ def test_the_first_sentence_is_what_saves_memory_at_the_same_speed(
         made(make_run, "ddp", 9.0, 1.5, ddp_bucket_view=True, repeat=repeat)
         made(make_run, "fsdp", 9.0, 0.5, repeat=repeat)
     (first, *_) = QUESTIONS["memory_against_throughput"].sentences(memory_points(runs_table(tree)))
-    assert first.startswith("PyTorch-FSDP needs 25 % of the memory of PyTorch-DDP, default settings")
+    assert first.startswith("PyTorch-FSDP needs 25 % of the memory of PyTorch-DDP at 1.00")
     assert first.endswith("at 1.00 [1.00, 1.00] times its throughput.")
