@@ -210,7 +210,7 @@ def _draw_others(title: str, points: pd.DataFrame) -> Figure:
             series = series.sort_values("at")
             look = _OTHERS | {"marker": marks.get(str(label), style.SPARE_MARKERS[0])}
             ax.plot(series["at"], series["value"], **look)
-            names.append(Name(*series[["at", "value"]].iloc[-1], str(label), _NAME_OF_OTHERS))
+            names.append(Name.of(series[["at", "value"]].iloc[-1], str(label), _NAME_OF_OTHERS))
             names += along(series["at"], series["value"])
         lost = name_points(ax, names, _WIDE, _HIGH, _RIGHT)
         add_caption(figure, captions.not_drawn("Names", lost))

@@ -226,7 +226,7 @@ def _draw_emulated(ax: Axes, points: pd.DataFrame) -> list[Name]:
         ax.plot(own["world_size"], own["value"], color=_GREY, marker=marker, zorder=2, **_OPEN)
         text = f"{style.strategy_name(str(strategy))}, emulated"
         places += [Name(x[-1], band["high"].iloc[-1], text, _GREY)]
-        places += [Name(*at, "", "") for at in own[["world_size", "value"]].to_numpy(dtype=float)]
+        places += [Name.of(at) for at in own[["world_size", "value"]].to_numpy(dtype=float)]
     return places
 
 

@@ -250,7 +250,7 @@ fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
                 look = looks[row["framework_strategy"]]
                 starts = (row[name].split(";") for name in ("repeats", "speeds"))
                 memory, speed = (np.array(one, dtype=float) for one in starts)
-                names += [Name(*at, "", "") for at in zip(memory, speed, strict=True)]
+                names += [Name.of(at) for at in zip(memory, speed, strict=True)]
                 if row["n"] > 1:
                     ax.plot(memory, speed, ".", markersize=3, color=look["color"], alpha=0.6)
                 ax.plot(row["value"], row["throughput"], linestyle="none", zorder=5, **look)
@@ -272,5 +272,5 @@ def _names(table: pd.DataFrame, looks: style.Looks) -> list[Name]:
         strategy = row["framework_strategy"]
         text = without(row["label"], f"{style.strategy_name(strategy)}, {usual}")
         place = row["value"], row["throughput"]
-        found.append(Name(*place, text, looks[strategy]["color"]))
+        found.append(Name.of(place, text, looks[strategy]["color"]))
     return found

@@ -87,7 +87,7 @@ exponential {{ row.exponential | number }}.
         name_curves(
             ax,
             [
-                Name(*ends.loc[one, ["epoch", "value"]], phrase("schedule", one), hue)
+                Name.of(ends.loc[one, ["epoch", "value"]], phrase("schedule", one), hue)
                 for one, hue in colours.items()
             ],
             _HIGH,

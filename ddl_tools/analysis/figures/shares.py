@@ -371,7 +371,7 @@ def _ends(part: pd.DataFrame) -> list[Name]:
     """Return the names of the curves of a panel, at their ends."""
     last = part[part["world_size"] == part["world_size"].max()].set_index("kind")
     return [
-        Name(*last.loc[kind, ["world_size", "value"]], name, style.KERNEL_COLOURS[kind])
+        Name.of(last.loc[kind, ["world_size", "value"]], name, style.KERNEL_COLOURS[kind])
         for kind, name in KERNELS.items()
     ]
 

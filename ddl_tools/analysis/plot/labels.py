@@ -25,8 +25,14 @@ class Name(NamedTuple):
 
     x: float
     y: float
-    text: str
-    colour: str
+    text: str = ""
+    colour: str = ""
+
+    @classmethod
+    def of(cls, place: Iterable[float], text: str = "", colour: str = "") -> "Name":
+        """Return a name for a pair of coordinates; without a text, a mark to be kept clear of."""
+        x, y = map(float, place)
+        return cls(x, y, text, colour)
 
 
 class _Box(NamedTuple):
@@ -83,7 +89,7 @@ def along(x: pd.Series, y: pd.Series) -> list[Name]:
     ends = np.log(x.to_numpy(dtype=float))
     places = np.linspace(ends[0], ends[-1], _ALONG)
     heights = np.interp(places, ends, y.to_numpy(dtype=float))
-    return [Name(*at, "", "") for at in zip(np.exp(places), heights, strict=True)]
+    return [Name.of(at) for at in zip(np.exp(places), heights, strict=True)]
 
 
 def name_points(
