@@ -519,7 +519,7 @@ def test_a_second_measurement_is_an_open_mark_beside_the_first(
     tree: Tree, make_run: MakeRun
 ) -> None:
     for write, factor in ((make_run, 0.5), (writer(tree.second()), 0.25)):
-        in_blocks(write, DDP, list(DRIFT))
+        in_blocks(write, REFERENCE, list(DRIFT))
         in_blocks(write, HOROVOD, list(DRIFT * factor * WOBBLE), place=1)
     tables = tables_of(tree, "laptop", runs_table(tree), windows_table(tree))
     figure = QUESTIONS["comparison"].draw(QUESTIONS["comparison"].points(tables))
