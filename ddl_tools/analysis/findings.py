@@ -28,7 +28,7 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import RunRecord, read_record
 from ddl_tools.scaling import emulated
 
-# Of figures: their name, and how the sentence of the table begins; else it is the first two.
+# Of figures: their name, and how the sentence of the table begins; else it is the first three.
 _MEMORY = ("memory_against_throughput", "")
 _NETWORK = ("efficiency_emulated", "Efficiency on")
 _BATCHES = ("accuracy_vs_batch_size", "Points of")
@@ -151,7 +151,7 @@ def _figure(
     named = [one for one in sentences if begins and one.startswith(begins)]
     return Finding(
         question=_linked(question, study),
-        text=escape(" ".join(named[:1] or sentences[:2])),
+        text=escape(" ".join(named[:1] or sentences[:3])),
         repeated=_once(points["n"]),
         holds=_holds(tree, study, points),
         topic=topic,
