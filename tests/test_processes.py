@@ -143,12 +143,16 @@ def test_a_stop_signal_becomes_an_interrupt(number: signal.Signals) -> None:
 def test_a_second_stop_signal_does_not_cut_the_clean_up_short() -> None:
     """SLURM sends SIGTERM to the process of a job, and so does the script of the job."""
     steps = []
-    with pytest.raises(KeyboardInterrupt, match="SIGTERM"), processes.stoppable():
+
+    def work() -> None:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
             steps.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"), processes.stoppable():
+        work()
     assert steps == ["cleaned up"]
 
 
