@@ -1,5 +1,6 @@
 """From records to files: which are drawn, which are removed, and what is said of the rest."""
 
+import itertools
 import json
 import math
 import shutil
@@ -46,12 +47,18 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, "comparison", "loader_bound", "efficiency")
 
 
+def several(make_run: MakeRun, **fields: Any) -> None:
+    """Write three starts of two configurations: the least that a figure compares."""
+    for strategy, repeat in itertools.product(("single", "ddp"), range(3)):
+        make_run(strategy=strategy, repeat=repeat, **fields)
+
+
 def test_without_runs_the_paper_is_drawn(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, *QUESTIONS)
     tree.runs.mkdir(parents=True)
     done = redraw(tree, figures=tree.figures)
     assert shown(done) == {"paper": OF_THE_PAPER}
-    assert len(done.files) == 4 * len(OF_THE_PAPER)
+    assert len(done.files) == 4 * len(OF_THE_PAPER) - 3, "the accuracies of the advice are drawn"
     table = pd.read_csv(tree.figures / "paper" / "efficiency.csv")
     assert set(table["source"]) == {"stated", "derived"}
     assert done.summary() == []
@@ -385,8 +392,7 @@ def test_what_a_linked_folder_of_no_study_holds_stays(tree: Tree, tmp_path: Path
 @pytest.mark.usefixtures("few_figures")
 def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: MakeRun) -> None:
     make_run()
-    for repeat in range(2):
-        make_run(study="other", repeat=repeat)
+    several(make_run, study="other")
     done = redraw(tree, figures=tree.figures, studies=["other"])
     assert set(shown(done)) == {"other"}
     assert [path.name for path in tree.figures.iterdir()] == ["other"]
@@ -398,8 +404,7 @@ def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: Ma
 
 @pytest.mark.usefixtures("few_figures")
 def test_a_study_called_paper_does_not_lie_with_the_papers(tree: Tree, make_run: MakeRun) -> None:
-    for repeat in range(2):
-        make_run(study="paper", repeat=repeat)
+    several(make_run, study="paper")
     make_run(study="lost", status="failed", rows=[])
     done = redraw(tree, figures=tree.figures)
     assert set(shown(done)) == {"paper", "paper+"}

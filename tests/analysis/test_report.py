@@ -85,7 +85,7 @@ def test_no_text_of_a_record_becomes_a_script(
     runs = [
         make_run(strategy=one, repeat=repeat, system=system)
         for one in ("single", "ddp")
-        for repeat in range(2)
+        for repeat in range(3)
     ]
     write_study(Study(name="laptop", question=EVIL, base=SPEC), tree)
     cells = [nbformat.v4.new_markdown_cell(f"# A run {EVIL}"), nbformat.v4.new_raw_cell(EVIL)]
