@@ -55,7 +55,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     root = tmp_path / "checkout"
     shutil.copytree(NOTEBOOKS, root / "notebooks")
     monkeypatch.setenv("DDL_RESULTS", str(root / "results"))
-    study = study_file(root, repeats=2, epochs=2)
+    study = study_file(root, repeats=3, epochs=2, loader_workers=[0, 1])
     choose(root / "notebooks" / "02_study.ipynb", '"laptop"', repr(str(study)))
     port = free_port()
     token = secrets.token_hex(16)
@@ -160,9 +160,9 @@ def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(lab, browser, tm
         return browser.execute_script(FIGURE) >= 1 and not is_busy(browser)
 
     wait_for(figure_is_shown, "the figure", RUN_S)
-    assert any("run 1/2 " in text and "|####" in text for text in seen), "no progress was shown"
-    wait_for(lambda: "2 runs: " in browser.execute_script(OUTPUT, running), "the summary", 30)
-    assert "2 runs: 2 completed" in browser.execute_script(OUTPUT, running)
+    assert any("run 1/6 " in text and "|####" in text for text in seen), "no progress was shown"
+    wait_for(lambda: "6 runs: " in browser.execute_script(OUTPUT, running), "the summary", 30)
+    assert "6 runs: 6 completed" in browser.execute_script(OUTPUT, running)
 
     (image, *_) = browser.find_elements("css selector", ".jp-OutputArea-output img")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", image)
@@ -178,7 +178,7 @@ def test_a_newcomer_opens_02_study_runs_all_and_sees_the_figure(lab, browser, tm
     assert [output for output in saved if output.output_type == "error"] == []
     assert any("image/png" in output.get("data", {}) for output in saved)
     runs = ledger(find_study(str(lab.root / "small.yaml")), Tree(lab.root / "results"))
-    assert [run.state for run in runs] == ["completed", "completed"]
+    assert [run.state for run in runs] == ["completed"] * 6
 
     follow_the_last_link(browser, lab)
     browser.save_screenshot(str(tmp_path / "link.png"))

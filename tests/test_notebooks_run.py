@@ -48,13 +48,13 @@ def test_run_notebook_opened_by_hand_runs_an_example(tmp_path: Path) -> None:
 
 @pytest.mark.multiprocess
 def test_study_notebook_plans_runs_and_shows(tmp_path: Path) -> None:
-    path = study_file(tmp_path, repeats=2, epochs=2)
+    path = study_file(tmp_path, repeats=3, epochs=2, loader_workers=[0, 1])
     target = tmp_path / "study.ipynb"
     execute(STUDY, target, {"study": str(path)})
     entries = ledger(Study.load(path), results())
-    assert [entry.state for entry in entries] == ["completed", "completed"]
+    assert [entry.state for entry in entries] == ["completed"] * 6
     shown = text(target)
-    assert "2 runs: 2 completed" in shown
+    assert "6 runs: 6 completed" in shown
     assert all(entry.spec.run_id in shown for entry in entries)
     assert ".svg" in shown
     assert "image/png" in target.read_text()

@@ -87,7 +87,8 @@ def test_no_text_of_a_record_becomes_a_script(
         for one in ("single", "ddp")
         for repeat in range(3)
     ]
-    write_study(Study(name="laptop", question=EVIL, base=SPEC), tree)
+    axes = [{"strategy": ["single", "ddp"]}]
+    write_study(Study(name="laptop", question=EVIL, base=SPEC, axes=axes), tree)
     cells = [nbformat.v4.new_markdown_cell(f"# A run {EVIL}"), nbformat.v4.new_raw_cell(EVIL)]
     cells += [
         nbformat.v4.new_code_cell("run()", outputs=[output])
