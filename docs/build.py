@@ -2,10 +2,12 @@
 
     python docs/build.py [FOLDER]
 
-Copies what git tracks, executes the notebooks that show results in the copy, adds a table of
-contents to README.md and calls Sphinx. FOLDER is build/site unless it is named.
+Copies what git tracks, executes the notebooks that show results in the copy, adds the parts of
+docs/index.md to README.md as a table of contents and calls Sphinx. FOLDER is build/site unless it
+is named.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -22,18 +24,6 @@ from ddl_tools.launch.notebook import execute
 from ddl_tools.launch.report import SHOWING
 from ddl_tools.records.paths import NOTEBOOKS, PROJECT
 
-CONTENTS = {
-    "Start": "docs/index",
-    "Tutorials": "docs/tutorials/*",
-    "How-to guides": "docs/how-to/*",
-    "Reference": "docs/reference/*",
-    "Explanation": "docs/explanation/*",
-    "Results": "docs/results/*\nfigures/README",
-    "Figures": "figures/*/README",
-    "Notebooks": "notebooks/*",
-    "Contributing": "CONTRIBUTING\nSECURITY\nCHANGELOG\ndocs/contributing/*",
-    "Folders": "benchmarks/README\ndata/*/README\nrequirements/README\nslurm/README\ntests/README",
-}
 LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)\)")
 
 
@@ -42,6 +32,7 @@ def build(folder: Path, notebooks: Iterable[Path]) -> Path:
     with TemporaryDirectory(prefix="ddl-site-") as place:
         source = Path(place)
         copy_project(source)
+        add_sidebar(source)
         for path in tqdm(list(notebooks), desc="notebooks", unit="notebook"):
             copied = source / path.relative_to(PROJECT)
             execute(copied, copied, {})
@@ -68,12 +59,29 @@ def copy_project(target: Path) -> None:
             shutil.copyfile(PROJECT / name, target / name)
     for page in target.rglob("*.md"):
         page.write_text(LINK.sub(partial(_to_page, page), page.read_text()))
-    trees = (
-        f"```{{toctree}}\n:caption: {caption}\n:hidden:\n:glob:\n\n{pages}\n```\n"
-        for caption, pages in CONTENTS.items()
-    )
-    readme = target / "README.md"
-    readme.write_text("\n".join([readme.read_text(), *trees]))
+
+
+def add_sidebar(target: Path) -> None:
+    """Add the pages of docs/index.md to the sidebar, by its parts, and results below theirs."""
+    index, figures = target / "docs" / "index.md", target / "figures" / "README.md"
+    add_contents(target / "README.md", ["docs/index"], "Start")
+    for part in re.split(r"^## ", index.read_text(), flags=re.M)[1:]:
+        heading, _, text = part.partition("\n")
+        add_contents(target / "README.md", linked(text, index.parent, target), heading)
+    add_contents(figures, linked(figures.read_text(), figures.parent, target))
+
+
+def linked(text: str, folder: Path, root: Path) -> list[str]:
+    """Return the pages that a text in `folder` links to, from `root`, in its order."""
+    paths = (Path(os.path.normpath(folder / link[2])) for link in LINK.finditer(text))
+    return list(dict.fromkeys(str(path.relative_to(root).with_suffix("")) for path in paths))
+
+
+def add_contents(page: Path, pages: Iterable[str], caption: str = "") -> None:
+    """Add pages to the sidebar, below `page`; where one is missing, Sphinx fails."""
+    head = ["```{toctree}", *([f":caption: {caption}"] if caption else []), ":hidden:", ""]
+    lines = [page.read_text(), *head, *(f"/{name}" for name in pages), "```", ""]
+    page.write_text("\n".join(lines))
 
 
 def _to_page(page: Path, link: re.Match[str]) -> str:

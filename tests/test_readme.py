@@ -99,6 +99,16 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         assert (PROJECT / name).exists(), name
 
 
+def test_the_index_lists_every_page_and_notebook() -> None:
+    """The site's sidebar is made of it."""
+    listed = set()
+    for index in (PROJECT / "docs" / "index.md", PROJECT / "figures" / "README.md"):
+        links = _LINK.findall(index.read_text(encoding="utf-8"))
+        listed |= {(index.parent / link.partition("#")[0]).resolve() for link in links}
+        listed.add(index)
+    assert {*PAGES, *PROJECT.glob("notebooks/*.ipynb")} - listed == {README}
+
+
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.notebook

@@ -1,5 +1,6 @@
 """The site of `make docs`: whole, found by a search, readable on a phone, without a network."""
 
+import os
 import re
 import runpy
 from pathlib import Path
@@ -12,6 +13,7 @@ from ddl_tools.records.paths import NOTEBOOKS, PROJECT
 
 SHOWN = NOTEBOOKS / "15_schedules.ipynb"
 LINK = re.compile(r'(?:href|src)="(?!\w+:)([^"#?]+)(?:#([^"]*))?')
+IN_SIDEBAR = re.compile(r'<li class="toctree-l1[^"]*"><a class="[^"]*" href="([^"#]+)"')
 
 pytestmark = [pytest.mark.slow, pytest.mark.notebook, pytest.mark.browser, pytest.mark.extended]
 
@@ -39,6 +41,15 @@ def test_every_file_that_a_page_names_is_there(site: Path) -> None:
         if not (page.parent / unquote(target)).exists()
     }
     assert not missing
+
+
+def test_the_sidebar_has_the_order_of_the_index(site: Path) -> None:
+    index = site.parent / "docs" / "index.html"
+    page = index.read_text()
+    parts = page[page.index('<section id="tutorials">') : page.index("</article>")]
+    paths = [os.path.normpath(index.parent / target) for target, _ in LINK.findall(parts)]
+    shown = [os.path.normpath(site.parent / one) for one in IN_SIDEBAR.findall(site.read_text())]
+    assert shown == [str(index), *dict.fromkeys(paths)]
 
 
 @pytest.mark.parametrize(
