@@ -93,11 +93,12 @@ def _to_page(page: Path, link: re.Match[str]) -> str:
 
 
 def hide_code(notebook: Path) -> None:
-    """Mark the code cells so that the page shows them on a click."""
+    """Show the results of a notebook alone, with a link to its file for the code."""
     content = nbformat.read(notebook, as_version=4)
-    for cell in content.cells:
-        if cell.cell_type == "code":
-            cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
+    content.metadata["mystnb"] = {"remove_code_source": True}
+    title, *parts = re.split(r"^(?=## )", content.cells[0].source, maxsplit=1, flags=re.M)
+    code = f"Code: {{download}}`{notebook.name} <{notebook.name}>`, with the results of this page."
+    content.cells[0].source = "\n\n".join([title.rstrip(), code, *parts])
     nbformat.write(content, notebook)
 
 

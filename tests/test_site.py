@@ -52,6 +52,15 @@ def test_the_sidebar_has_the_order_of_the_index(site: Path) -> None:
     assert shown == [str(index), *dict.fromkeys(paths)]
 
 
+def test_an_executed_notebook_shows_its_results_and_no_code(site: Path) -> None:
+    page = (site.parent / "notebooks" / f"{SHOWN.stem}.html").read_text()
+    answer = page[page.index('<section id="answer">') :]
+    assert "cell_output" in answer
+    assert "cell_input" not in page
+    (file,) = re.findall(rf'href="([^"]*{SHOWN.name})"', page)
+    assert "load(" in (site.parent / "notebooks" / file).read_text()
+
+
 @pytest.mark.parametrize(
     "page", ["index.html", "notebooks/15_schedules.html", "figures/laptop/README.html"]
 )
