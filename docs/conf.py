@@ -10,6 +10,7 @@ html_theme = "furo"
 html_title = "ddl"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 # It would fetch pages, which a browser refuses for local files.
 html_show_search_summary = False

@@ -11,6 +11,13 @@ import pytest
 
 from ddl_tools.records.paths import NOTEBOOKS, PROJECT
 
+CELLS = "[...document.querySelectorAll('article td')].map(one => one.getBoundingClientRect().right)"
+CUT_CODE = (
+    "[...document.querySelectorAll('article .highlight pre')]"
+    ".filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+)
+FIGURES = "[...document.querySelectorAll('article img')].map(one => one.width)"
+MIN_FIGURE = 600  # pixels in which the letters of a figure can be read
 SHOWN = NOTEBOOKS / "15_schedules.ipynb"
 LINK = re.compile(r'(?:href|src)="(?!\w+:)([^"#?]+)(?:#([^"]*))?')
 IN_SIDEBAR = re.compile(r'<li class="toctree-l1[^"]*"><a class="[^"]*" href="([^"#]+)"')
@@ -75,6 +82,9 @@ def test_a_page_fits_the_screen_and_loads_nothing_from_elsewhere(site, screen, p
     assert all(width > 0 for width in shown)
     width = screen.execute_script("return window.innerWidth")
     assert screen.execute_script("return document.documentElement.scrollWidth") <= width
+    assert max(screen.execute_script(f"return {CELLS}"), default=0) <= width
+    assert screen.execute_script(f"return {CUT_CODE}") == []
+    assert min(screen.execute_script(f"return {FIGURES}")) >= MIN_FIGURE
 
 
 def test_a_search_finds_the_page_on_a_subject(site: Path, browser: Any) -> None:
