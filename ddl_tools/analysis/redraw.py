@@ -208,7 +208,8 @@ def _draw_study(tree: Tree, study: str, folder: Path, carbon: float, done: Redra
     _remove_others(folder, set(sections))
     if sections:
         title, about = result_page.head(tree, study, tables, folder)
-        done.write(folder / result_page.PAGE, result_page.page(title, about, sections.values()))
+        page = result_page.page(study, title, about, sections.values())
+        done.write(folder / result_page.PAGE, page)
         done.findings.append((folder.name, title, findings))
     if study:
         names = ", ".join(sections) or "IN NO FIGURE"

@@ -89,9 +89,14 @@ def confirmed(points: pd.DataFrame) -> list[str]:
     ]
 
 
-def page(title: str, about: Markdown, sections: Iterable[Mapping[str, Any]]) -> str:
-    """Return the page of a folder of figures: its title, what it shows, and its sections."""
-    return markdown.page(_STUDY, mark=_MARK, title=title, about=about, sections=sections)
+def page(study: str, title: str, about: Markdown, sections: Iterable[Mapping[str, Any]]) -> str:
+    """Return the page of a folder of figures: its title, what it shows, and its sections.
+
+    The page of a study has its name as heading, as a question may be long.
+    """
+    heading, question = (Markdown(f"Study {code(study)}"), title) if study else (title, "")
+    values = {"heading": heading, "question": question, "about": about, "sections": sections}
+    return markdown.page(_STUDY, mark=_MARK, **values)
 
 
 def index(entries: Iterable[tuple[str, str, Sequence[str]]]) -> str:
@@ -143,7 +148,7 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, Mar
         return "Numbers of the paper and advice", Markdown(text)
     runs = tables.runs
     table = link(counts(runs), tree.tables / f"{study}.csv", folder)
-    made = f"Study {code(study)}, {table}, on {machines(runs)}; code {commits(runs)}."
+    made = f"{table}, on {machines(runs)}; code {commits(runs)}."
     about = f"All runs: {shared}." if (shared := shared_settings(runs)) else ""
     title = tables.study.question if tables.study else study
     ends = "[ ] = 95 % interval over starts, unless the caption or the column says otherwise."

@@ -102,7 +102,8 @@ def test_runs_that_a_corrected_study_lacks_are_not_drawn(tree: Tree, make_run: M
     assert pd.read_csv(tree.tables / "laptop.csv")["run_id"].tolist() == [now.name]
     assert dead.is_dir()
     page = (tree.figures / "laptop" / "README.md").read_text()
-    assert page.startswith("# Who is first?\n")
+    assert page.startswith("# Study `laptop`\n")
+    assert "\n\nWho is first?\n\n" in page
     assert "Runs not drawn: 1 not planned any more." in page
 
 

@@ -149,7 +149,7 @@ def test_texts_of_records_are_shown_and_are_no_markup(
     words = " ".join(EVIL.split())
     page = (tree.figures / "laptop" / "README.md").read_text()
     assert shown(rendered(page)).count(words) >= 2
-    assert page.splitlines()[0].startswith("# H100 ")
+    assert page.splitlines()[0] == "# Study `laptop`"
     result = load("comparison", str(tree.root), "laptop")
     texts = [result.answer, *result.parts]
     found = [one._repr_markdown_() for one in texts if hasattr(one, "_repr_markdown_")]
