@@ -122,6 +122,7 @@ lint: env ## check style, types, layers, and that notebooks carry no outputs
 	$(if $(wildcard notebooks/*.ipynb),$(BIN)/nbstripout --verify notebooks/*.ipynb)
 
 env: .venv/.project .venv/.dali-$(DALI) .venv/.horovod ## build .venv; DALI=cuda120: for a driver that stops at CUDA 12
+	@$(if $(filter env,$(MAKECMDGOALS)),echo "next: . .venv/bin/activate && ddl data sample",:)
 
 # A stamp holds this folder's name: an environment does not survive being moved.
 .PHONY: $(shell for one in .venv $(LIBRARIES:%=.venv-%); do \

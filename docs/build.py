@@ -39,6 +39,8 @@ def build(folder: Path, notebooks: Iterable[Path]) -> Path:
             hide_code(copied)
         sphinx = ("-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going")
         docs, jobs = str(PROJECT / "docs"), ("--jobs", "auto")
+        sys.stdout.write("writing the pages\n")
+        sys.stdout.flush()
         subprocess.run(
             [sys.executable, *sphinx, *jobs, "--conf-dir", docs, str(source), str(folder)],
             check=True,
@@ -105,4 +107,4 @@ def hide_code(notebook: Path) -> None:
 if __name__ == "__main__":
     chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else PROJECT / "build" / "site"
     first = build(chosen, sorted(NOTEBOOKS.glob(SHOWING)))
-    sys.stdout.write(f"the site begins at {first}\n")
+    sys.stdout.write(f"next: open {first} in a browser\n")

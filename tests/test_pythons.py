@@ -104,6 +104,12 @@ def test_make_takes_dali_of_the_driver_unless_one_is_named(checkout: Path, tmp_p
         assert re.findall(r"hashes/dali_(\w+)", plan) == [taken]
 
 
+def test_make_env_names_the_next_command_and_other_targets_do_not(checkout: Path) -> None:
+    (checkout / "pyproject.toml").touch()
+    for target, number in (("env", 1), ("figures", 0)):
+        assert output("make", "-n", target, cwd=checkout).count('"next: ') == number
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     return copy_checkout(tmp_path / "checkout")

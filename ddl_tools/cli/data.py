@@ -9,7 +9,7 @@ from ddl_core.errors import DataError
 from ddl_core.registry import FORMATS
 from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FOLDER
-from ddl_tools.cli.output import say
+from ddl_tools.cli.output import say, say_next
 from ddl_tools.datasets import PUBLIC_SETS
 from ddl_tools.records.paths import results
 
@@ -53,6 +53,7 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     make_sample(target, **given)
     say(f"the sample set is in {target}")
+    say_next(["ddl", "recommend", "--model", "resnet18", *(["--data", folder] if folder else [])])
 
 
 @data.command("import")
@@ -72,6 +73,7 @@ def import_command(name: str, folder: Path | None, source: Path | None) -> None:
     target = folder or results().dataset(name)
     images = import_set(name, target, source)
     say(f"{images:,} images are in {target}" if images else f"{target} was there already")
+    say_next(["ddl", "data", "verify", target])
 
 
 @data.command("write")
@@ -90,6 +92,7 @@ def write_command(source: str, folder: Path) -> None:
     images = write_function(source, folder)
     classes = len(class_folders(folder / "train"))
     say(f"{images:,} images of {classes:,} classes are in {folder}")
+    say_next(["ddl", "data", "verify", folder])
 
 
 @data.command("convert")
@@ -129,6 +132,7 @@ def convert_command(
     say(conversion.text())
     if not dry_run:
         conversion.run(processes=processes)
+        say_next(["ddl", "data", "verify", conversion.folder])
 
 
 @data.command("index")
@@ -144,6 +148,7 @@ def index_command(folder: Path, processes: int | None) -> None:
 
     made, kept = make_indices(folder, processes=processes)
     say(f"{made} indices made, {kept} were there")
+    say_next(["ddl", "data", "verify", folder])
 
 
 @data.command("verify")
@@ -166,3 +171,4 @@ def verify_command(folder: Path, data_format: str | None, processes: int | None)
     say(report.text())
     if not report.ok:
         raise DataError(f"{folder} is not fit for a measurement: the errors are named above")
+    say_next(["ddl", "recommend", "--model", "resnet18", "--data", folder])

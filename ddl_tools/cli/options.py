@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ddl_tools.launch.slurm.slurm_cli import Queue
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+STUDY = "ddl_tools.study"  # in the context of a command: the word that names its study
 GIVEN = "ddl_tools.given"  # in the context of a `Repeatable` command: its options, as typed
 
 
@@ -59,7 +60,13 @@ FOLDER, FILE = PathArgument(file_okay=False), PathArgument(dir_okay=False)
 def _study(context: click.Context, parameter: click.Parameter, name: str) -> Study:
     from ddl_tools.launch.study import find_study
 
+    context.meta[STUDY] = name
     return find_study(name)
+
+
+def study_word() -> str:
+    """Return the STUDY of this call as the user named it."""
+    return str(click.get_current_context().meta[STUDY])
 
 
 def output(context: click.Context, parameter: click.Parameter, value: Any) -> Any:

@@ -1,6 +1,8 @@
 """Printing of all commands: texts of others cannot act on the terminal."""
 
 import json
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -13,6 +15,11 @@ def say(text: object, *, err: bool = False, nl: bool = True, alarm: bool = False
     """Print a text as `visible` shows it, on standard error with `err`, and in red as an alarm."""
     shown = visible(text)
     click.echo(click.style(shown, fg="red", bold=True) if alarm else shown, err=err, nl=nl)
+
+
+def say_next(*commands: Sequence[object]) -> None:
+    """Print the commands that follow on the one that ends, each by its words."""
+    say(f"next: {'; '.join(shlex.join(map(str, words)) for words in commands)}")
 
 
 def say_json(value: Any) -> None:

@@ -8,10 +8,10 @@ import click
 from ddl_core.errors import DDLError, SpecError
 from ddl_core.files import some
 from ddl_tools.cli import options as common
-from ddl_tools.cli.output import say, say_json
+from ddl_tools.cli.output import say, say_json, say_next
 from ddl_tools.names import Names, named, plural
 from ddl_tools.records.ledger import Entry, ledger
-from ddl_tools.records.paths import RunFiles, Tree
+from ddl_tools.records.paths import RunFiles, Tree, results_words
 from ddl_tools.study import Study
 
 if TYPE_CHECKING:
@@ -144,6 +144,9 @@ def submit_command(
                 answer()
             raise
         answer()
+        if not as_json:
+            words = ["status", common.study_word(), "--watch", *results_words(tree)]
+            say_next(["ddl", "study", *words])
         return
     entries = ledger(definition, tree)
     jobs = reconcile.numbers(one for one in reconcile.presumed(entries) if one.queued)

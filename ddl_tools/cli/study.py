@@ -12,7 +12,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.files import writing_to
 from ddl_tools.cli import options as common
-from ddl_tools.cli.output import say, say_json
+from ddl_tools.cli.output import say, say_json, say_next
 from ddl_tools.records import ledger as state
 from ddl_tools.records.agreement import statements
 from ddl_tools.records.damage import checked, verify
@@ -102,8 +102,8 @@ def plan_command(
 ) -> None:
     """List all runs of a study and write their records, without starting any.
 
-    The last line forecasts the difference between two configurations that the study resolves, and
-    names the earlier studies whose variation it is from. With --site, you also see the
+    A forecast is the difference between two configurations that the study resolves, with the
+    earlier studies whose variation it is from. With --site, you also see the
     maximum node-hours, what runs are expected to take, and open ports, as `ddl study submit` shows
     them.
     """
@@ -164,6 +164,24 @@ def plan_command(
         say(resolves(definition, tree))
     with common.warning("nothing could be started now"):
         check_folders(left, tree, data_dir)
+        if not as_json:
+            say_next(_after_plan(left, site_name, data_dir, tree))
+
+
+def _after_plan(
+    left: list[Entry], site_name: str | None, data_dir: Path | None, tree: Tree
+) -> list[str]:
+    """Return the command that starts what is left of a study, or shows the ratios of all."""
+    data = ["--data", str(data_dir)] if data_dir else []
+    failed = any(item.state == "failed" for item in left)
+    if not left:
+        words = ["compare", common.study_word()]
+    elif site_name:
+        again = ["--retry-failed"] if failed else []
+        words = ["submit", common.study_word(), "--site", site_name, *again, *data]
+    else:
+        words = ["resume" if failed else "run", common.study_word(), *data]
+    return ["ddl", "study", *words, *results_words(tree)]
 
 
 def _start_options(command: common.Command) -> common.Command:
@@ -437,3 +455,7 @@ def _start(
         raise FairnessError(
             "the weights of some frameworks differ, see above: these runs are not comparable"
         )
+    say_next(
+        ["ddl", "study", "compare", name, *results_words(tree)],
+        ["ddl", "figures", "--study", definition.name, "--results", tree.root],
+    )

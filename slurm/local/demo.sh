@@ -8,4 +8,5 @@ ddl study submit "$study" --site localtest --retry-failed
 status=0
 ddl study status "$study" --watch || status=$?
 ddl figures --results "${DDL_RESULTS:-results}"
+[ "$status" != 0 ] || echo "next: describe your cluster (docs/how-to/describe-a-cluster.md), then ddl doctor --site NAME"
 exit "$status"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from ddl_core.config import STUDY_ONLY, run_fields
 from ddl_core.errors import STOPPED
@@ -116,6 +116,43 @@ def test_a_plan_is_written_and_shown(tmp_path: Path) -> None:
     assert status.output.count("planned     single-synthetic-resnet8") == 2
 
 
+def following(result: Result) -> list[str]:
+    """Return the commands that a command names as the next ones."""
+    (line,) = re.findall(r"^next: (.*)$", result.stdout, re.M)
+    return line.split("; ")
+
+
+def test_each_step_of_a_study_names_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
+    photos = write_pictures(tmp_path / "my photos", 16, 8)
+    data, path = ("--data", photos), study_file(tmp_path, loader="native", train_images=None)
+    site = ("--site", "juwels_booster")
+    planned = ddl("study", "plan", path, *data, *site, status=0)
+    assert following(planned) == [f"ddl study submit {path} {site[0]} {site[1]} --data '{photos}'"]
+    there = tmp_path / "there"
+    planned = ddl("study", "plan", path, *data, "--results", there, status=0)
+    assert following(planned) == [f"ddl study run {path} --data '{photos}' --results {there}"]
+    (item,) = ledger(Study.load(path), Tree(there))
+    finish(item.directory, status="failed")
+    planned = ddl("study", "plan", path, *data, "--results", there, status=0)
+    assert following(planned) == [f"ddl study resume {path} --data '{photos}' --results {there}"]
+    (item,) = ledger(Study.load(path), results())
+    finish(item.directory)
+    assert following(ddl("study", "plan", path, status=0)) == [f"ddl study compare {path}"]
+    ended = following(ddl("study", "run", path, status=0))
+    figures = f"ddl figures --study small --results {results().root}"
+    assert ended == [f"ddl study compare {path}", figures]
+
+
+def test_a_plan_that_cannot_start_names_the_remedy_alone(tmp_path: Path) -> None:
+    path = study_file(tmp_path, loader="native", train_images=None)
+    result = ddl("study", "plan", path, "--data", tmp_path / "nowhere", status=0)
+    assert "ddl data sample" in result.stderr
+    assert "next: " not in result.stdout
+
+
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_a_plan_of_which_no_epoch_counts_says_so(interleaved: bool, tmp_path: Path) -> None:
     """An epoch has 2 steps and 3 are discarded: of 3 epochs one is left, or is the first round."""
@@ -220,7 +257,8 @@ def test_a_study_ends_with_whether_the_frameworks_agree(
     result = CliRunner().invoke(main, ["study", command, str(path)], color=True)
     same = horovod == "a"
     assert result.exit_code == status
-    assert result.stdout.endswith(f"\nsame weights under all strategies: {same:d} of 1 groups\n")
+    end = f"\nsame weights under all strategies: {same:d} of 1 groups\n"
+    assert result.stdout.partition("next: ")[0].endswith(end)
     for text in ("\x1b[31m", "DIFFERENT WEIGHTS in 1 of 1 groups", "bbbbbbbb  horovod-"):
         assert (text in result.stderr) != same
 
@@ -243,15 +281,20 @@ def test_publishing_goes_to_the_committed_tree(
 
 def test_converting_there_and_back(tmp_path: Path) -> None:
     images = results().dataset("sample")
-    ddl("data", "sample", "--classes", 1, "--train-per-class", 2, status=0)
+    sample = ddl("data", "sample", "--classes", 1, "--train-per-class", 2, status=0)
+    assert following(sample) == ["ddl recommend --model resnet18"]
     folder = images / "tfrecord"
     dry = ddl("data", "convert", "--dry-run", "--train-shards", 2)
+    assert "next: " not in dry.stdout
     assert "train: 2 images in 2 shards" in dry.stdout
     assert not folder.exists()
-    ddl("data", "convert", "--train-shards", 2, "--processes", 1, status=0)
+    done = ddl("data", "convert", "--train-shards", 2, "--processes", 1, status=0)
+    assert following(done) == [f"ddl data verify {folder}"]
     assert len(list(folder.glob("train-*-of-00002"))) == 2
     assert "0 indices made, 3 were there" in ddl("data", "index", folder).stdout
-    assert ddl("data", "verify", folder, "--processes", 1).stdout.endswith("ok\n")
+    verified = ddl("data", "verify", folder, "--processes", 1)
+    assert "\nok\n" in verified.stdout
+    assert following(verified) == [f"ddl recommend --model resnet18 --data {folder}"]
 
 
 def test_own_figures_go_beside_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
