@@ -129,11 +129,11 @@ env: .venv/.project .venv/.dali-$(DALI) .venv/.horovod ## build .venv; DALI=cuda
   test -x $$one/bin/python && [ "$$(cat $$one/.packages 2>/dev/null)" = "$(CURDIR)" ] || \
   echo $$one/.packages; done)
 
-# What follows makes the environment of the stamp at hand. 1: the target that asks, 2: its size in GB
+# What follows makes the environment of the stamp at hand. 1: the target that asks, 2: its size
 define new_environment
 @python=$$(DALI=$(DALI) bash requirements/bootstrap.sh $(1)) || exit 1; \
   echo "building $(@D) with $$python: some minutes, once"; \
-  echo "($(2) GB; progress is in $(@D)/pip.log)"; \
+  echo "($(2); progress is in $(@D)/pip.log)"; \
   rm -rf $(@D) && "$$python" -m venv $(@D)
 endef
 
@@ -165,7 +165,7 @@ endef
 # source is built with the setuptools that was checked. Horovod's compiler works while Python's does;
 # where Horovod's fails, the target .horovod tries again and shows the error.
 .venv/.packages: $(PINS)
-	$(call new_environment,env,1.5)
+	$(call new_environment,env,its size: docs/reference/costs.md)
 	@$(ONLY_INDEX) $(BIN)/python requirements/torch_cost.py || true
 	@$(call install,--no-deps $(CHECKED)horovod/build.txt)
 	@$(call install,--no-deps --no-build-isolation --use-pep517 $(CHECKED)constraints.txt)
@@ -186,7 +186,7 @@ endef
 	@[ $(DALI) != cuda110 ] || $(BIN)/python -c 'import sys; sys.exit(sys.version_info > (3, 13))' || { \
 	  echo "error: DALI for CUDA 11 needs Python 3.11 or 3.12, and .venv has a later one; run:"; \
 	  echo "  rm -r .venv && make env DALI=cuda110"; exit 1; }
-	@echo "installing DALI for $(DALI): 600 to 900 MB"
+	@echo "installing DALI for $(DALI)"
 	@rm -f .venv/.dali-*
 	@$(BIN)/python -m pip uninstall --yes $(DALIS:%=nvidia-dali-%) >>$(PIP_LOG) 2>&1 || true
 	@$(PIP) --no-deps $(CHECKED)dali_$(DALI).txt >>$(PIP_LOG) 2>&1 || { \
@@ -212,7 +212,7 @@ keras: .venv-keras/.packages ## build .venv-keras: Keras on JAX
 mxnet: .venv-mxnet/.packages .venv-mxnet/.horovod ## build .venv-mxnet, with Horovod
 
 $(LIBRARIES:%=.venv-%/.packages): .venv-%/.packages: requirements/hashes/libraries/%.txt
-	$(call new_environment,$*,0.4 to 1.4)
+	$(call new_environment,$*,0.4 to 1.4 GB)
 	@$(call install,--no-deps $(CHECKED)libraries/$*.txt)
 	$(compile_packages)
 

@@ -18,6 +18,8 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.interleaved import CLOCKS, RESULTS, estimate_of, interval, judged, shown
+from benchmarks.make_sizes import FOLDERS
+from benchmarks.make_times import TARGETS
 from ddl_tools.analysis.estimates import middle
 from ddl_tools.analysis.figures import advice as figure_of_advice
 from ddl_tools.estimate import Estimate, three_digits
@@ -28,7 +30,7 @@ from ddl_tools.scaling import amdahl, paper
 from ddl_tools.scaling import emulated as scaling_emulated
 
 PROJECT = Path(__file__).resolve().parent.parent
-NOT_YET = "Not measured yet."
+NOT_YET, UNKNOWN = "Not measured yet.", "not measured"
 OTHERS = (
     "bad_inputs",
     "command_rates",
@@ -258,6 +260,40 @@ def durations() -> str:
     return f"On {cores} cores without a GPU, with downloads and Horovod's build cached: {took}."
 
 
+def costs() -> str:
+    """Return time, downloads and disk space of `make`, as far as they were measured."""
+    times, sizes = result("make_times") or {}, result("make_sizes") or {}
+    downloads = {"env": sizes.get("downloads_bytes"), "reproduce": 0}
+    rows = []
+    for target in TARGETS:
+        seconds = times.get("seconds", {}).get(target)
+        taken = sizes.get("disk_bytes", {}).get(target)
+        rows.append(
+            [
+                f"`make {target}`",
+                UNKNOWN if seconds is None else f"{seconds / 60:.0f} min",
+                amount(downloads.get(target)),
+                f"{amount(taken)} in `{FOLDERS[target]}/`" if target in FOLDERS else "none is left",
+            ]
+        )
+    origins = [
+        f"{what}: {found['system']['cpu_cores']} cores of {found['system']['cpu']}, torch "
+        f"{found['provenance']['packages']['torch']}, commit "
+        f"`{found['provenance']['git_commit'][:8]}`."
+        for what, found in (("Time", times), ("Downloads and disk", sizes))
+        if found
+    ]
+    head = ["", "time", "downloads", "disk"]
+    return f"{table(head, rows)}\n\n{' '.join(origins)}"
+
+
+def amount(size: int | None) -> str:
+    """Return some bytes as text, an unknown number as that."""
+    if size is None:
+        return UNKNOWN
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB" if size else "none"
+
+
 def where() -> str:
     """Return commit and machine of every result."""
     rows = []
@@ -369,6 +405,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "others": others,
     "make": make,
     "durations": durations,
+    "costs": costs,
     "where": where,
     "validation": validation,
     "error": error,
@@ -386,6 +423,7 @@ TEXTS: dict[str, Callable[[], str]] = {
 PAGES = (
     "README.md",
     "benchmarks/README.md",
+    "docs/reference/costs.md",
     "docs/reference/loaders.md",
     "docs/reference/strategies.md",
     "docs/explanation/scaling-model.md",

@@ -22,7 +22,7 @@ WHEEL = re.compile(r"\btorch-[\w.+%]+-[\w.]+-[\w.]+-[\w.]+\.whl")
 NOTE = """\
 note: pip takes torch with CUDA here ({file}),
   and this machine shows no GPU. That works, but is 2.7 GB to download instead of 0.2, and makes
-  .venv 6.3 GB instead of 2.6. For a CPU build: stop this (Ctrl-C), and call make again with
+  .venv more than twice as large. For a CPU build: stop this (Ctrl-C), and call make again with
   TORCH_INDEX=URL, the index that pytorch.org/get-started names for "CPU" (or with
   PIP_FIND_LINKS=DIR, a folder with the wheels of torch and torchvision for the CPU).
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import interleaved, report
+from benchmarks import interleaved, make_sizes, report
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.figures.advice import EXAMPLE
 from ddl_tools.records.paths import Tree
@@ -23,6 +23,21 @@ def windows(wall: list[float], cpu: list[float]) -> list[interleaved.Took]:
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_no_stored_result_comes_from_a_dirty_tree(path) -> None:
     assert json.loads(path.read_text())["provenance"]["git_dirty"] is False
+
+
+def test_downloads_are_the_files_that_pip_names(tmp_path: Path) -> None:
+    wheel = tmp_path / "torch-2.whl"
+    wheel.write_bytes(bytes(1000))
+    lines = ["Collecting a", "  Downloading a-1.whl (1.5 MB)", "  Using cached b-1.whl (2 kB)"]
+    log = "\n".join([*lines, f"Processing {wheel}", ""])
+    assert make_sizes.downloaded(log) == 1_503_000
+
+
+def test_costs_that_nobody_has_measured_are_named(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    assert (
+        "| `make env` | not measured | not measured | not measured in `.venv/` |" in report.costs()
+    )
 
 
 def test_the_table_of_options_has_the_numbers_of_the_command(tmp_path: Path) -> None:
