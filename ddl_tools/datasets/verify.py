@@ -54,6 +54,7 @@ WARNINGS = {
     "no_folder": "file beside the class folders, which no loader reads",
     "no_image": "file without an image's ending, which no loader reads",
 }
+COUNTED = {"grey"}  # all loaders show them alike, and in some sets all are: no need to name them
 MODE_KINDS = {"L": "grey", "CMYK": "cmyk"}  # all others that are not RGB: not_rgb
 JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
@@ -130,9 +131,10 @@ class Report:
         for kind, count in self.counts.items():
             level = "error" if kind in ERRORS else "warning"
             lines.append(f"  {level}: {count:,} x {kind} ({(ERRORS | WARNINGS)[kind]})")
-        named = self.problems[:MAX_NAMED]
+        problems = [one for one in self.problems if one.kind not in COUNTED]
+        named = problems[:MAX_NAMED]
         lines += [f"    {one.kind}: {one.path} {one.detail}".rstrip() for one in named]
-        if left := len(self.problems) - len(named):
+        if left := len(problems) - len(named):
             lines.append(f"    ... and {left:,} more")
         lines.append("ok" if self.ok else "NOT OK: repair or remove what is named as an error")
         return "\n".join(lines)
