@@ -34,7 +34,7 @@ def describe(epochs: Sequence[EpochRecord]) -> str:
     if not warm:
         return "no throughput, as no epoch counts: all were cold or profiled"
     rate = throughput(sum(row.samples for row in warm), sum(row.wall_s for row in warm))
-    return f"{rate:.1f} images/s in {len(warm)} warm epoch{'s' if len(warm) > 1 else ''}"
+    return f"{rate:.1f} images/s in {len(warm)} measured epoch{'s' if len(warm) > 1 else ''}"
 
 
 def runtime(wall_s: Values) -> float:

@@ -232,7 +232,7 @@ def _measured(
     if known.empty:
         raise DataError(
             f"study {study!r} has no throughput of a training to show: studies of accuracy and of "
-            "loaders have none, and each run needs a warm epoch"
+            "loaders have none, and each run needs a measured epoch"
         )
     several = known.groupby("curve")["world_size"].transform("nunique") > 1
     best = largest(known[several] if several.any() else known).iloc[0]

@@ -24,9 +24,9 @@ _LINES = """
 {% for panel in panels %}
 {{ panel.name }}: throughput / throughput of {{ panel.base }}
 {%- if not panel.named %} (the configuration that changes the fewest settings){% endif %}
-, starts: {{ panel.starts }}
+, {{ panel.starts }}
 {%- if panel.lost %}, lost as no undisturbed round was left: {{ panel.lost }}{% endif %},
-{%- if panel.pairs %} pairs of windows: {{ panel.pairs }}{% else %} whole runs
+{%- if panel.pairs %} {{ panel.pairs }} pairs of epochs{% else %} whole runs
 {%- if panel.within_commits %}, within each commit{% endif %}{% endif %}
 
 {% for row in panel.rows %}
@@ -228,7 +228,7 @@ def sentences(points: pd.DataFrame) -> list[str]:
                 "name": name,
                 "base": first["label"],
                 "named": first["base_rule"] == REFERENCE,
-                "starts": captions.counted("n", known["n"]),
+                "starts": captions.starts(known["n"]) if len(known) else "no starts",
                 "lost": "; ".join(_lost_starts(panel)),
                 "pairs": captions.counted("", known["pairs"]) if panel["windows"].any() else "",
                 "within_commits": within_commits(panel),

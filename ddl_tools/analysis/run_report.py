@@ -37,7 +37,7 @@ def run_energy(run_dir: Path | str, g_per_kwh: float = WORLD_G_PER_KWH) -> str:
     lines = [
         f"energy: {total:.4g} kWh in {len(epochs)} windows",
         f"{kg_co2e(total, g_per_kwh):.4g} kg CO2e at {g_per_kwh:g} g/kWh",
-        f"{per_image:.4g} J per image in warm epochs" if per_image is not None else "no warm epoch",
+        "no measured epoch" if per_image is None else f"{per_image:.4g} J per image",
         f"measured: {method}",
         *([f"not measured: {missing}"] if missing else []),
     ]
@@ -73,7 +73,7 @@ def run_figure(run_dir: Path | str) -> Figure:
         if len(loss.lines) > 1:
             loss.legend()
         for axes in (loss, speed):
-            axes.set_xlabel("epoch (hollow: cold, not counted)")
+            axes.set_xlabel("epoch (hollow: warm-up, not counted)")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.suptitle(f"{record.run_id}\n{title}".strip(), **font)
     return figure

@@ -153,7 +153,7 @@ def test_compare_says_it_in_words(tree: Tree, make_run: MakeRun) -> None:
             compare(study(interleaved), tree)
     measure(make_run)
     first, second = compare(study(), tree)[1]
-    assert "throughput / throughput of PyTorch-DDP, starts: n = 24" in first
+    assert "throughput / throughput of PyTorch-DDP, n = 24 starts" in first
     assert second.startswith("  Horovod: 1.00 [0.92, 1.09], inconclusive;")
 
 
@@ -165,7 +165,7 @@ def test_without_interleaving_whole_runs_are_compared(tree: Tree, make_run: Make
     first, *others = compare(study(interleaved=False), tree)[1]
     assert "throughput / throughput of PyTorch-DDP" in first
     assert "changes the fewest settings" in first
-    assert first.endswith("starts: n = 1 to 3, whole runs")
+    assert first.endswith("n = 1 to 3 starts, whole runs")
     (row,) = comparison.points(runs_table(tree)).set_index("strategy").loc[["horovod"]].iloc
     interval = "{ratio:.2f} [{ratio_low:.2f}, {ratio_high:.2f}]".format(**row)
     assert others == [f"  Horovod: {interval}, faster", "  DeepSpeed: 0.50, fewer than 3 starts"]
@@ -176,7 +176,7 @@ def test_compare_names_what_differs(tree: Tree, make_run: MakeRun) -> None:
     in_blocks(make_run, DDP, [10.0, 11.0, 12.0])
     in_blocks(make_run, {**DDP, "ddp_bucket_mb": 10}, [20.0, 22.0, 24.0], place=1)
     first, second = compare(study(), tree)[1]
-    assert "of bucket 25 MiB, starts" in first
+    assert "of bucket 25 MiB, n = " in first
     assert second.startswith("  bucket 10 MiB: 0.50 [")
 
 

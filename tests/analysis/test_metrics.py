@@ -22,8 +22,8 @@ ROWS = [
 
 def test_the_throughput_of_a_run_or_why_there_is_none() -> None:
     cold, first, second = epoch_row(0), epoch_row(1, wall_s=10.0), epoch_row(2, wall_s=30.0)
-    assert metrics.describe([cold, first, second]) == "16.0 images/s in 2 warm epochs"
-    assert metrics.describe([cold, first]) == "32.0 images/s in 1 warm epoch"
+    assert metrics.describe([cold, first, second]) == "16.0 images/s in 2 measured epochs"
+    assert metrics.describe([cold, first]) == "32.0 images/s in 1 measured epoch"
     assert metrics.describe([cold]).startswith("no throughput, as no epoch counts")
 
 
@@ -77,7 +77,7 @@ def test_a_report_names_the_method_and_what_is_missing(make_run: MakeRun) -> Non
         (MEASURED | {"energy_method": None}, ROWS, "not measured (CPU: no RAPL counters)"),
         (MEASURED, [], "no window is over yet"),
         (MEASURED, [*ROWS, epoch_row(3)], "lost in at least one window"),
-        (MEASURED, ROWS[:1], "no warm epoch"),
+        (MEASURED, ROWS[:1], "no measured epoch"),
     ],
 )
 def test_a_report_says_why_there_is_no_number(make_run: MakeRun, system, rows, reason) -> None:

@@ -24,7 +24,7 @@ def test_a_run_from_the_command_line(start: Start) -> None:
         timeout=120
     )
     assert caller.returncode == 0, errors
-    assert re.search(r"^completed: \d+\.\d images/s in 1 warm epoch$", said, re.MULTILINE)
+    assert re.search(r"^completed: \d+\.\d images/s in 1 measured epoch$", said, re.MULTILINE)
     (run_dir,) = results().study("adhoc").iterdir()
     assert read_record(run_dir).status == "completed"
     assert "completed, attempts: 1" in RunFiles(run_dir).notebook.read_text()

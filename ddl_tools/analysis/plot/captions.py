@@ -113,7 +113,7 @@ def line(table: pd.DataFrame) -> str:
     changed = " (+: changed files)" if any("+" in name for name in names) else ""
     parts = [
         *_shortened(sorted(machines)),
-        *([_starts(measured["n"])] if "n" in measured else []),
+        *([starts(measured["n"])] if "n" in measured else []),
         f"commit {', '.join(_shortened(names))}{changed}",
     ]
     return "; ".join(parts)
@@ -125,7 +125,8 @@ def undrawn(table: pd.DataFrame) -> str:
     return " ".join([*discontinued(table), *([f"{about}."] if about else [])])
 
 
-def _starts(numbers: pd.Series) -> str:
+def starts(numbers: pd.Series) -> str:
+    """Return e.g. ``"n = 3 starts"`` or ``"n = 1 to 3 starts"``."""
     return f"{counted('n', numbers)} start{'s' if numbers.max() > 1 else ''}"
 
 

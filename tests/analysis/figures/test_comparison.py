@@ -336,7 +336,7 @@ def test_ratios_are_those_of_pairs(tree: Tree, interleaved: MakeRun) -> None:
     ratio = "{ratio:.2f} [{ratio_low:.2f}, {ratio_high:.2f}]".format(**unclear)
     assert ratios.sentences(points(tree)) == [
         "laptop: native, 1 rank, ResNet50, 96 px, batch 16, fp32: throughput / "
-        "throughput of PyTorch-DDP, starts: n = 6, pairs of windows: 6",
+        "throughput of PyTorch-DDP, n = 6 starts, 6 pairs of epochs",
         f"  DeepSpeed: {ratio}, inconclusive; per CPU second 1.00 [0.99, 1.02], "
         "equivalent within 5%",
         "  Horovod: 0.80 [0.79, 0.81], slower; per CPU second 1.00 [0.99, 1.02], "
@@ -585,7 +585,7 @@ def test_n_counts_the_starts_that_contribute_and_a_lost_one_is_named(
     assert "n = 2 to 3 starts" in words(figure)
     assert "starts lost: 1." in caption_of(figure)
     said = ratios.sentences(points(tree))[0]
-    assert "starts: n = 2 to 3, lost" in said
+    assert "n = 2 to 3 starts, lost" in said
     assert "1 (b3)" in said
     draw_only(monkeypatch, "throughput_vs_workers", "comparison")
     redraw(tree, figures=tree.figures)
