@@ -9,12 +9,13 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from filelock import BaseFileLock, FileLock, SoftFileLock
 from pydantic import BaseModel, ValidationError
 
 from ddl_core.errors import RecordError
+from ddl_core.spelling import choices
 
 MOST_PROBLEMS = 20  # that one message lists
 NAMED = 5  # of many, that one message names
@@ -184,16 +185,32 @@ def describe(
     lines = []
     problems = error.errors()
     for problem in problems[:MOST_PROBLEMS]:
-        field = ".".join(map(str, problem["loc"])) or model.__name__
+        field = ".".join(map(str, problem["loc"]))
         text = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            text = f"unknown field; choose from: {', '.join(sorted(fields or model.model_fields))}"
+            *place, name = problem["loc"]
+            known = fields or _model_at(model, place).model_fields
+            text = f"unknown field; {choices(str(name), known)}"
         value = problem.get("input")
         given = "" if isinstance(value, dict | BaseModel) else f" = {shown(value)}"
-        lines.append(f"  {field}{given}: {text}")
+        head = f"{field or model.__name__}{given}: " if field or given else ""
+        lines += [f"  {head}{line}" for line in text.splitlines()]
     if len(problems) > MOST_PROBLEMS:
         lines.append(f"  and {len(problems) - MOST_PROBLEMS} more")
     return "\n".join(lines)
+
+
+def _model_at(model: type[BaseModel], place: Iterable[int | str]) -> type[BaseModel]:
+    """Return the model of a part within a model, as errors name its place."""
+    for part in place:
+        field = model.model_fields.get(str(part))
+        kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+        model = next((one for one in kinds if _is_model(one)), model)
+    return model
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 @contextmanager

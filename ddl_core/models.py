@@ -4,7 +4,6 @@ A network maps images (N, 3, side, side) to logits (N, classes).
 """
 
 import copy
-import difflib
 import hashlib
 import inspect
 import sys
@@ -23,6 +22,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.registry import known, resolve
 from ddl_core.schedules import derive_seed
+from ddl_core.spelling import nearest
 
 try:
     import torchvision as torchvision
@@ -136,8 +136,8 @@ def of_timm(spec: RunSpec) -> nn.Module:
 def _checked(spec: RunSpec, known: Sequence[str]) -> str:
     zoo, _, name = spec.model.partition("/")
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=5)
-        like = f"; like it are: {', '.join(near)}" if near else ""
+        near = nearest(name, known)
+        like = f"; did you mean {' or '.join(near)}?" if near else ""
         raise SpecError(f"model = {spec.model!r}: {zoo} has no classifier of that name{like}")
     return name
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ddl_core.errors import NotInstalledError, SpecError
 from ddl_core.origin import IN_CLONE, INSTALL, made
 from ddl_core.retired import NAMES as RETIRED
+from ddl_core.spelling import choices
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,7 @@ def owner(field: str) -> str | None:
     return max((one for one in owners if field.startswith(f"{one}_")), key=len, default=None)
 
 
-_OTHERS = {"model": "; or torchvision/NAME, timm/NAME, package.module:function"}
+_OTHERS = {"model": "torchvision/NAME, timm/NAME, package.module:function"}
 
 
 def check_name(kind: str, name: str) -> str:
@@ -279,8 +280,8 @@ def check_name(kind: str, name: str) -> str:
     if known(kind, name) is None:
         left_out = [f" ({why})" for why in LEFT_OUT if why.startswith(f"{kind} {name!r} ")]
         raise SpecError(
-            f"unknown {kind} {name!r}{''.join(left_out)}; choose one of: "
-            f"{', '.join(sorted(REGISTRIES[kind]))}{_OTHERS.get(kind, '')}"
+            f"unknown {kind} {name!r}{''.join(left_out)}; "
+            f"{choices(name, REGISTRIES[kind], _OTHERS.get(kind, ''))}"
         )
     return name
 

@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,8 +24,9 @@ from ddl_core import retired
 from ddl_core.combinations import OF_COMMAND
 from ddl_core.config import LONGEST_NAME, NAME, RunSpec, run_fields
 from ddl_core.errors import SpecError
-from ddl_core.files import describe, read_plain, shown, some
+from ddl_core.files import MOST_PROBLEMS, describe, read_plain, shown, some
 from ddl_core.registry import COMMAND
+from ddl_core.spelling import choices
 
 ADHOC = "adhoc"  # single runs of `ddl run`, which are no study's
 MOST_RUNS = 10_000  # of a study
@@ -109,26 +110,31 @@ class Study(BaseModel):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
+        if faults := few(self._faults()):
+            raise ValueError(faults)
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        """Yield what is wrong with the names of its runs' fields, and with its size."""
         free = self._has_command
-        _check_fields("base", self.base, free)
+        yield from _wrong_names("base", self.base, free)
         for grid in self.axes:
-            _check_fields("axes", grid, free)
+            yield from _wrong_names("axes", grid, free)
             if twice := sorted(self.base.keys() & grid.keys()):
-                raise ValueError(f"{', '.join(twice)}: given both in base and in axes; keep one")
+                yield f"{', '.join(twice)}: given both in base and in axes; keep one"
             for field, values in grid.items():
                 if field == "seed" or (field == "repeat" and self.interleave):
-                    raise ValueError(f"axes: {field} is set by `repeats`; remove it")
+                    yield f"axes: {field} is set by `repeats`; remove it"
                 if not values:
-                    raise ValueError(f"axes.{field} is an empty list; name at least one value")
+                    yield f"axes.{field} is an empty list; name at least one value"
         if self.interleave:
-            _check_fields("interleave.reference", self.interleave.reference, free)
+            yield from _wrong_names("interleave.reference", self.interleave.reference, free)
         points = sum(math.prod(map(len, grid.values())) for grid in self.axes)
         if (runs := self.repeats * points) > MOST_RUNS:
-            raise ValueError(
+            yield (
                 f"repeats = {self.repeats} of {points:,} combinations of axes are {runs:,} "
                 f"runs; a study may have {MOST_RUNS:,}: divide it, or leave values out"
             )
-        return self
 
     @property
     def _has_command(self) -> bool:
@@ -167,10 +173,16 @@ class Study(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> "Study":
-        """Read a study from YAML; `SpecError` names the file and the fault."""
+        """Read a study from YAML; `SpecError` names the file and all faults."""
         with reading(path, cls):
             text = read_plain(path, MOST_BYTES).decode("utf-8-sig")
-            study = cls.model_validate(yaml.load(text, YamlLoader))
+            fields = yaml.load(text, YamlLoader)
+            try:
+                study = cls.model_validate(fields)
+            except ValidationError as error:
+                own = describe(error, cls)
+                others = (one for one in _faults_of_runs(fields) if one not in own.splitlines())
+                raise SpecError("\n".join(filter(None, (own, few(others))))) from None
             study.expand()
         return study
 
@@ -179,7 +191,7 @@ class Study(BaseModel):
 
         A grid that names `repeat` has these repeats alone.
         """
-        runs = [_run(point) for point in self._points()]
+        runs = _all_runs(self._points())
         runs.sort(key=lambda run: run.repeat)
         counts = Counter(run.run_id for run in runs)
         if twice := [name for name, times in counts.items() if times > 1]:
@@ -198,6 +210,61 @@ class Study(BaseModel):
         assert self.interleave is not None
         first = next(run for run in self.expand() if self.interleave.is_reference(run))
         return first.model_copy(update={"repeat": repeat})
+
+
+def _faults_of_runs(fields: Any) -> Iterator[str]:
+    """Yield a line for each wrong name and value of runs, in a file that has other faults."""
+    if not isinstance(fields, dict):
+        return
+    own = {name: fields[name] for name in ("base", "axes", "interleave") if name in fields}
+    try:
+        Study.model_validate({"name": "study", "question": "?", **own})
+    except ValidationError as error:
+        yield from describe(error, Study).splitlines()
+    values = list(itertools.islice(_values(own), MOST_RUNS))
+    if ("framework", COMMAND) in values:  # whose words may be called as fields
+        return
+    for name, value in values:
+        try:
+            RunSpec.model_validate({name: value})
+        except ValidationError as error:
+            yield from describe(error, RunSpec, run_fields()).splitlines()
+
+
+def _values(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each field of runs that base or axes name, with each of its values."""
+    known, axes = run_fields(), fields.get("axes")
+    base = fields.get("base")
+    single = {name: [value] for name, value in base.items()} if isinstance(base, dict) else {}
+    for grid in (single, *(axes if isinstance(axes, list) else [axes])):
+        for name, values in grid.items() if isinstance(grid, dict) else ():
+            if name in known and isinstance(values, list):
+                yield from ((name, value) for value in values)
+
+
+def _all_runs(points: Iterable[dict[str, Any]]) -> list[RunSpec]:
+    """Return the run of each point; `SpecError` with the faults of all of them, each once."""
+    runs, faults = list[RunSpec](), list[str]()
+    for point in points:
+        try:
+            runs.append(_run(point))
+        except SpecError as error:
+            faults += str(error).splitlines()
+    if faults:
+        raise SpecError(few(faults))
+    return runs
+
+
+def few(lines: Iterable[str]) -> str:
+    """Return the first lines as a text, each once, and whether there are more."""
+    first: list[str] = []
+    for line in lines:
+        if line in first:
+            continue
+        if len(first) == MOST_PROBLEMS:
+            return "\n".join([*first, "  and more"])
+        first.append(line)
+    return "\n".join(first)
 
 
 def _run(fields: dict[str, Any]) -> RunSpec:
@@ -261,16 +328,14 @@ def _check_reference(interleave: Interleave, runs: list[RunSpec]) -> None:
         )
 
 
-def _check_fields(place: str, names: dict[str, Any], free: bool = False) -> None:
-    """Refuse retired and unknown fields; a command may have words of its own: `free`."""
-    for name in retired.SETTINGS.keys() & names.keys():
-        raise ValueError(f"{place}: {retired.refusal(name)}")
+def _wrong_names(place: str, names: dict[str, Any], free: bool = False) -> Iterator[str]:
+    """Yield retired and unknown fields; a command may have words of its own: `free`."""
     known = {*run_fields(), GLOBAL_BATCH}
-    if not free and (unknown := sorted(names.keys() - known)):
-        raise ValueError(
-            f"{place}: unknown field {some([shown(name) for name in unknown])}; "
-            f"choose from: {', '.join(sorted(known))}"
-        )
+    for name in sorted(names):
+        if name in retired.SETTINGS:
+            yield f"{place}: {retired.refusal(name)}"
+        elif name not in known and not free:
+            yield f"{place}: unknown field {shown(name)}; {choices(name, known)}"
 
 
 class YamlLoader(yaml.SafeLoader):

@@ -187,7 +187,7 @@ def test_an_option_is_a_field_of_a_run_that_its_default_does_not_change(declare)
     [
         ({"toy_number": 10}, r"toy_number = 10: .* less than or equal to 9"),
         ({"toy_number": True}, r"toy_number = True: .* valid integer"),
-        ({"toy_numbr": 4}, r"toy_numbr = 4: unknown field; choose from: .*toy_number"),
+        ({"toy_numbr": 4}, r"toy_numbr = 4: unknown field; did you mean toy_number"),
         ({"toy_on": True}, r"toy_on = true, but loader = 'native'; use 'memory'"),
     ],
 )

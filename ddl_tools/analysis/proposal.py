@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from ddl_core import __version__
 from ddl_core.config import IMAGENET_TRAIN_IMAGES
 from ddl_core.errors import DataError, RecordError
+from ddl_core.spelling import choices
 from ddl_tools.analysis import document
 from ddl_tools.analysis.configurations import CONFIGURATION, configuration_table, specs
 from ddl_tools.analysis.document import Block, Document, Heading, Items, Picture, Table, Text
@@ -147,8 +148,8 @@ def proposal(tree: Tree, study: str, request: Request) -> Proposal:
     """
     if study not in (known := tree.studies()):
         raise RecordError(
-            f"no runs of study {study!r} in {tree.runs}; choose from: "
-            f"{', '.join(known) or 'none, there are no runs'}; or name your records with --results"
+            f"no runs of study {study!r} in {tree.runs}; "
+            f"{choices(study, known, 'name your records with --results')}"
         )
     runs = as_read(runs_table(tree, studies=[study]))
     windows = as_read(windows_table(tree, [study]), WINDOW_COLUMNS)

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from ddl_core.errors import DDLError, RecordError
 from ddl_core.files import cannot_write, open_plain, refuse_links, shown
+from ddl_core.spelling import choices
 from ddl_tools.analysis import result_page
 from ddl_tools.analysis.configurations import configuration_table
 from ddl_tools.analysis.figures import QUESTIONS, all_reduce
@@ -116,8 +117,8 @@ def redraw(
     present = tree.studies()
     if unknown := [name for name in studies if name not in present]:
         raise RecordError(
-            f"no runs of study {', '.join(map(repr, unknown))} in {tree.runs}; choose from: "
-            f"{', '.join(present) or 'none, there are no runs'}"
+            f"no runs of study {', '.join(map(repr, unknown))} in {tree.runs}; "
+            f"{choices(unknown[0], present)}"
         )
     chosen = sorted(set(studies)) if studies else [*present, ""]
     folders = {name: figures / folder_of(name) for name in chosen}

@@ -57,7 +57,7 @@ def sample_command(folder: Path | None, **chosen: int | None) -> None:
 
 
 @data.command("import")
-@click.argument("name", metavar="NAME", type=click.Choice(PUBLIC_SETS))
+@click.argument("name", metavar="NAME", type=common.Name(PUBLIC_SETS))
 @click.argument("folder", metavar="[DIR]", type=FOLDER, required=False, callback=common.output)
 @click.option("--source", type=FOLDER, help="Folder of the packed files.")
 def import_command(name: str, folder: Path | None, source: Path | None) -> None:
@@ -105,7 +105,7 @@ def write_command(source: str, folder: Path) -> None:
     help="Folder to write. [default: DIR/tfrecord]",
 )
 @click.option(
-    "--to", type=click.Choice(sorted(FORMATS)), default="tfrecord", help="Format to write."
+    "--to", type=common.Name(sorted(FORMATS)), default="tfrecord", help="Format to write."
 )
 @click.option("--train-shards", type=click.IntRange(1, 10**6), help="Files of the training images.")
 @click.option("--val-shards", type=click.IntRange(1, 10**6), help="Files of the validation images.")
@@ -155,7 +155,7 @@ def index_command(folder: Path, processes: int | None) -> None:
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option(
     "--data-format",
-    type=click.Choice(sorted(FORMATS)),
+    type=common.Name(sorted(FORMATS)),
     help="Format of the data. [default: the one that is found]",
 )
 @PROCESSES

@@ -16,6 +16,7 @@ from ddl_core.files import writing_to
 from ddl_core.origin import IN_CLONE
 from ddl_core.registry import REGISTRIES
 from ddl_core.retired import SETTINGS, refusal
+from ddl_core.spelling import choices
 from ddl_tools.cli.output import say
 from ddl_tools.names import named
 from ddl_tools.records.agreement import alarm
@@ -52,6 +53,14 @@ class Number(click.FloatRange):
         if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
             self.fail(f"{value} is not a finite number", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Name(click.Choice[Any]):
+    """One of some names; a wrong one is answered with those that are like it."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return what to choose instead."""
+        return f"unknown name {value!r}; {choices(str(value), map(str, self.choices))}"
 
 
 FOLDER, FILE = PathArgument(file_okay=False), PathArgument(dir_okay=False)
@@ -198,9 +207,9 @@ def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
     if name == "model":  # any network of others may be asked for
         text += f" Here: {', '.join(sorted(REGISTRIES[name]))}."
     elif name in REGISTRIES:
-        kind = click.Choice(sorted(REGISTRIES[name]))
+        kind = Name(sorted(REGISTRIES[name]))
     elif get_origin(field.annotation) is Literal:
-        kind = click.Choice(get_args(field.annotation))
+        kind = Name(get_args(field.annotation))
     return click.option(_flag(name, kind), name, type=kind, default=field.default, help=text)
 
 

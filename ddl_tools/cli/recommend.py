@@ -105,7 +105,7 @@ OF_JOB = ("data_dir", "tree", "name")
 )
 @click.option(
     "--precision",
-    type=click.Choice(["torch", "fp32", "tf32", "bf16", "fp16"]),
+    type=common.Name(["torch", "fp32", "tf32", "bf16", "fp16"]),
     help="The only arithmetic to try. [default: what PyTorch does by itself, and on a GPU bf16]",
 )
 @click.option(

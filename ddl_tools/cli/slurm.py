@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--by",
-    type=click.Choice(["run", "block"]),
+    type=common.Name(["run", "block"]),
     default="run",
     help="One job per run; or one per block: all runs of a repeat that need the same "
     "nodes, in random order, so that they share slow nodes.",

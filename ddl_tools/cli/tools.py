@@ -51,7 +51,7 @@ _ABOVE_0 = common.Number(min_open=True)
 )
 @click.option(
     "--data-format",
-    type=click.Choice(sorted(FORMATS)),
+    type=common.Name(sorted(FORMATS)),
     default="folder",
     help="What the data folder holds.",
 )
@@ -258,7 +258,7 @@ def _accuracy(
     metavar="SITE",
     help="Machine: a name from slurm/, or a path. [default: this one]",
 )
-@click.option("--model", type=click.Choice(sorted(MODELS)), default="resnet50", help="Network.")
+@click.option("--model", type=common.Name(sorted(MODELS)), default="resnet50", help="Network.")
 @click.option("--dataset", metavar="NAME", default="imagenet", help="Data set, as records name it.")
 @click.option(
     "--images",
@@ -555,14 +555,14 @@ def bench() -> None:
 @click.option(
     "--loader",
     "loaders",
-    type=click.Choice(READERS),
+    type=common.Name(READERS),
     multiple=True,
     help="Loader to measure, on the CPU; repeatable. [default: all]",
 )
 @click.option(
     "--data-format",
     "formats",
-    type=click.Choice(sorted(FORMATS)),
+    type=common.Name(sorted(FORMATS)),
     multiple=True,
     help="Format of the data; repeatable. [default: folder]",
 )

@@ -13,6 +13,7 @@ from ddl_core.data.dataset import Dataset
 from ddl_core.errors import DataError, DDLError, RecordError, SpecError
 from ddl_core.files import is_there
 from ddl_core.schedules import derive_seed
+from ddl_core.spelling import choices
 from ddl_tools.consent import allowing
 from ddl_tools.launch import local_ranks, measuring, preflight
 from ddl_tools.launch.commands import Allocation
@@ -58,9 +59,7 @@ def find_study(name: str) -> Study:
         return Study.load(Path(name))
     known = sorted(path.stem for path in STUDIES.glob("*.yaml"))
     if name not in known:
-        raise SpecError(
-            f"unknown study {name!r}; choose one of: {', '.join(known)}; or name a .yaml file"
-        )
+        raise SpecError(f"unknown study {name!r}; {choices(name, known, 'name a .yaml file')}")
     return Study.load(STUDIES / f"{name}.yaml")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddl_core.errors import RecordError
+from ddl_core.spelling import choices
 from ddl_tools.names import as_asked, named
 from ddl_tools.records.archive import STUDY, contents
 from ddl_tools.records.ledger import read_study
@@ -47,7 +48,7 @@ def require_published(study: str, tree: Tree) -> None:
     """Raise `RecordError` unless the tree has runs of a study."""
     if study not in (known := tree.studies()):
         raise RecordError(
-            f"study {study!r} is not published in {tree.runs}; choose one of: {', '.join(known)}"
+            f"study {study!r} is not published in {tree.runs}; {choices(study, known)}"
         )
 
 

@@ -399,7 +399,7 @@ def test_one_study_is_drawn_and_nothing_else_is_touched(tree: Tree, make_run: Ma
     assert [path.name for path in tree.figures.iterdir()] == ["other"]
     assert [path.name for path in tree.tables.glob("*.csv")] == ["other.csv"]
     assert {path.stem for path in pictures(done, "other")} == shown(done)["other"]
-    with pytest.raises(RecordError, match=r"study 'x' in .*; choose from: laptop, other"):
+    with pytest.raises(RecordError, match=r"study 'x' in .*; choose one of: laptop, other"):
         redraw(tree, figures=tree.figures, studies=["x"])
 
 

@@ -158,8 +158,8 @@ def test_too_little_memory_is_no_fault_of_the_network() -> None:
 @pytest.mark.parametrize(
     ("model", "error", "match"),
     [
-        ("torchvision/resnet5", SpecError, "no classifier of that name; like it are: resnet5"),
-        ("timm/convnext_tyny", SpecError, "no classifier of that name; like it are: convnext_tiny"),
+        ("torchvision/resnet5", SpecError, "no classifier of that name; did you mean resnet5"),
+        ("timm/convnext_tyny", SpecError, "no classifier of that name; did you mean convnext_tiny"),
         ("theirs:build", NotInstalledError, "'theirs', which is not .* PYTHONPATH=FOLDER_WITH_the"),
         ("ours:missing", SpecError, "is announced as ours:missing, but there is no such thing"),
     ],

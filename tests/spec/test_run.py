@@ -37,10 +37,13 @@ def test_run_id_is_readable_and_depends_on_changed_fields_only():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"strategy": "dpp"}, ["strategy", "'dpp'", "ddp", "single"]),
-        ({"loader": "dally"}, ["loader", "'dally'", "native", "synthetic"]),
+        ({"strategy": "dpp"}, ["strategy", "'dpp'", "did you mean ddp"]),
+        ({"loader": "x"}, ["loader", "'x'", "native", "synthetic"]),
         ({"model": "resnet51"}, ["model", "'resnet51'", "resnet50"]),
         ({"batch": 3}, ["batch", "unknown field", "local_batch_size"]),
+        ({"gpus": 2}, ["gpus = 2: unknown field", "did you mean gpus_per_node?"]),
+        ({"epoch": 2}, ["epoch = 2: unknown field", "did you mean epochs"]),
+        ({"qqq": 2}, ["qqq = 2: unknown field", "accumulation, ", "weight_decay"]),
         ({"local_batch_size": 0}, ["local_batch_size", "0", "greater than 0"]),
         ({"precision": "fp8"}, ["precision", "'fp8'", "bf16"]),
         ({"precision": "torch", "framework": "keras"}, ["precision = 'torch'", "leave it out"]),
@@ -111,6 +114,36 @@ def test_a_wrong_study_says_where_and_what(tmp_path, text, words):
         Study.load(write(tmp_path, f"name: s\nquestion: q\n{text}"))
     for word in [*words, "study.yaml"]:
         assert word in str(caught.value)
+
+
+FAULTY = """
+titel: Which is faster?
+base: {gpus: 2, precision: fp8}
+axes:
+  - {strategy: [ddp, dpp], epoch: [2]}
+  - {loader: [], local_batch_size: [0]}
+interleave: {reference: {stratgy: ddp}}
+"""
+EACH = [
+    *("question:", "titel =", "gpus_per_node", "precision = 'fp8'", "'dpp'", "did you mean epochs"),
+    *("axes.loader", "local_batch_size = 0", "'stratgy'"),
+]
+
+
+def test_all_faults_of_a_study_are_reported_at_once(tmp_path):
+    with pytest.raises(SpecError) as caught:
+        Study.load(write(tmp_path, f"name: s{FAULTY}"))
+    lines = str(caught.value).splitlines()
+    assert all(sum(word in line for line in lines) == 1 for word in EACH)
+    assert len(lines) == 1 + len(EACH)  # the file
+
+
+def test_faults_of_all_runs_are_reported_each_once(tmp_path):
+    text = "base: {epochs: 0}\naxes: {strategy: [ddp, dpp, hvd], gpus_per_node: [1, 2]}"
+    with pytest.raises(SpecError) as caught:
+        Study.load(write(tmp_path, f"name: s\nquestion: q\n{text}"))
+    for words in ("epochs = 0", "'dpp'", "'hvd'"):
+        assert sum(words in line for line in str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from ddl_core.config import MOST_NODES_OVER_GLOO, RunSpec
 from ddl_core.errors import LaunchError, SpecError
 from ddl_core.files import read_plain
 from ddl_core.registry import PlugIn, plug_ins
+from ddl_core.spelling import choices
 from ddl_tools.records.paths import SITES
 from ddl_tools.study import MOST_BYTES, reading
 
@@ -51,6 +52,8 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
     return _VARIABLE.sub(value, text)
 
+
+_YOURS = "name a .toml file of your own (slurm/generic.toml is a start)"
 
 # They stand in double quotes in the script, so that a value may name a variable of the machine.
 Quoted = Annotated[str, Field(pattern=r'^[^"`\\\n]*$')]
@@ -330,10 +333,7 @@ def find_site(name: str) -> Site:
         return Site.load(own[name])
     if name in (brought := brought_sites()[0]):
         return Site.load(_file_of(brought[name]))
-    raise SpecError(
-        f"unknown site {name!r}; choose one of: {', '.join(known_sites())}; "
-        "or name a .toml file of your own (slurm/generic.toml is a start)"
-    )
+    raise SpecError(f"unknown site {name!r}; {choices(name, known_sites(), _YOURS)}")
 
 
 def seconds(time: str) -> int:

@@ -46,7 +46,7 @@ def test_a_site_of_ones_own_is_named_by_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('gpu_kind = "a100"', r"gpu_kind = 'a100': unknown field; choose from: account_needed"),
+        ('gpu_kind = "a100"', "gpu_kind = 'a100': unknown field; did you mean .*gpu_bind"),
         ('gpu_request = "many"', r"gpu_request = 'many': Input should be 'none', 'gres'"),
         ("cpus_per_rank = 0", r"cpus_per_rank = 0: Input should be greater than 0"),
         ('time = "1h"', r"time = '1h': String should match pattern"),
