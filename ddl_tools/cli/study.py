@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 2.0
 ASK_QUEUE_EVERY_S = 30.0
+COUNTED = "for a throughput, raise --epochs or lower --discard-steps"
 ENDED = (*state.SETTLED, "failed", "interrupted")
 
 
@@ -50,7 +51,7 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
     """
     from ddl_tools.analysis import metrics
     from ddl_tools.launch.plan_notes import bindings, commands, without_throughput
-    from ddl_tools.launch.study import check_single, doubts, plan_single, run_one
+    from ddl_tools.launch.study import check_single, check_start, doubts, plan_run, run_one
 
     spec = RunSpec.parse(fields)
     directory = tree.study(study_name) / spec.run_id
@@ -60,9 +61,11 @@ def run(study_name: str, data_dir: Path | None, tree: Tree, dry_run: bool, **fie
         _say_all(commands([spec]))
         say(common.command_of(spec, directory))
         return
-    plan_single(spec, study_name, tree, data_dir)
+    images = check_start(spec, study_name, tree, data_dir)
+    plan_run(spec, study_name, tree, data_dir)
     say(spec.run_id)
-    _say_all(without_throughput([spec]), commands([spec]), bindings())
+    discarded = without_throughput([spec], images=images, remedy=COUNTED)
+    _say_all(discarded, commands([spec]), bindings())
     record = run_one(directory, spec.command)
     say(f"completed: {metrics.describe(read_epochs(directory))}")
     _say_all(*doubts([record]))

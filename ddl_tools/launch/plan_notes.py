@@ -1,11 +1,11 @@
 """Notes on planned runs: short epochs, networks not found, no throughput."""
 
 import os
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ddl_core.config import RunSpec
-from ddl_core.registry import COMMAND, package_of_own
+from ddl_core.registry import COMMAND
+from ddl_tools.launch import own_network
 from ddl_tools.launch.commands import BINDING, Allocation
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def images_not_known(runs: list[RunSpec], images: dict[str, int]) -> str | None:
 
 def networks_not_found(runs: list[RunSpec]) -> str | None:
     """Say which networks of your own are in no package that Python finds here; import none."""
-    own = {run.model: package for run in runs if (package := package_of_own(run.model))}
-    # The ranks have another __main__.
-    lost = sorted(one for one in own if own[one] == "__main__" or not find_spec(own[one]))
+    lost = sorted({run.model for run in runs if own_network.is_lost(run.model)})
     if not lost:
         return None
     return (
@@ -127,7 +125,11 @@ def _steps(run: RunSpec, images: int) -> int:
 
 
 def without_throughput(
-    runs: list[RunSpec], *, interleaved: bool = False, images: dict[str, int] | None = None
+    runs: list[RunSpec],
+    *,
+    interleaved: bool = False,
+    images: dict[str, int] | None = None,
+    remedy: str = "ask for more epochs, or fewer discard_steps",
 ) -> str | None:
     """Say which runs will have no throughput, because all their epochs are discarded.
 
@@ -153,6 +155,5 @@ def without_throughput(
     return (
         f"{none}no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count. E.g. "
         f"in {first.run_id}, of epochs = {first.epochs}, the first {count}{''.join(more)} do not "
-        f"count (discard_steps = {first.discard_steps}); ask for more epochs, or fewer "
-        "discard_steps"
+        f"count (discard_steps = {first.discard_steps}); {remedy}"
     )

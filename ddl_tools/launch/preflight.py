@@ -14,8 +14,10 @@ from ddl_core.origin import INSTALL
 from ddl_core.registry import COMMAND
 from ddl_tools import gpus, limits
 from ddl_tools.datasets import PUBLIC_SETS
+from ddl_tools.launch import own_network
 from ddl_tools.launch.commands import Allocation, command_step
 from ddl_tools.processes import caches
+from ddl_tools.records.profiling import first_step
 
 # Two checkpoints of the largest model (one being written) are 1 GB.
 MIN_FREE_BYTES = 1_000_000_000
@@ -26,7 +28,7 @@ def check_run(spec: RunSpec) -> None:
     allocation = Allocation.current()
     if not (allocation and allocation.container):  # of an image its ranks find out
         _check_software(spec)
-    check_command(spec)
+    check_code(spec)
     caches()
     if simulated := spec.launcher:
         simulated.check()  # its ranks share whatever cores there are
@@ -61,21 +63,29 @@ def _check_software(spec: RunSpec) -> None:
         )
 
 
-def check_command(spec: RunSpec) -> None:
-    """Check that a command of the user's can be started from here as its run says."""
+def check_code(spec: RunSpec) -> None:
+    """Check that a command of the user's can be started from here, and that a network is there."""
     if spec.framework == COMMAND:
         command_step(spec)
+    allocation = Allocation.current()
+    if not (allocation and allocation.container):
+        own_network.require(spec.model)
 
 
 def check_batch(spec: RunSpec) -> None:
-    """Check that one optimiser step has images enough."""
+    """Check that an epoch has images enough for an optimiser step, and for the profiled ones."""
     images = spec.train_images
-    if images and spec.global_batch_size > images * spec.passes(images):
+    if not images:
+        return
+    steps = images * spec.passes(images) // spec.global_batch_size
+    if not steps:
         raise SpecError(
             f"global batch of {spec.global_batch_size} images (ranks {spec.world_size} x "
             f"accumulation {spec.accumulation} x local_batch_size {spec.local_batch_size}) is "
             f"larger than train_images = {spec.train_images}; make one of them fit"
         )
+    if spec.profile_steps:
+        first_step(spec, steps)
 
 
 def _check_ranks(spec: RunSpec, found: int) -> None:

@@ -94,10 +94,10 @@ def write_plans(study: Study, todo: list[Entry], tree: Tree, data_dir: Path | No
     return [_point_to(item, data_dir) for item in planned]
 
 
-def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
-    """Check the folders that some runs will read, and the images in them."""
+def check_data(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> dict[str, int]:
+    """Check the folders that some runs will read; return what `check_images` does."""
     check_folders(entries, tree, data_dir)
-    check_images(entries, tree, data_dir)
+    return check_images(entries, tree, data_dir)
 
 
 def check_folders(entries: list[Entry], tree: Tree, data_dir: Path | None = None) -> None:
@@ -153,12 +153,19 @@ def check_single(spec: RunSpec, study: str, tree: Tree) -> None:
         )
 
 
-def plan_single(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Path:
-    """Plan a single run once all that can be checked before its start is; return its folder."""
+def check_start(
+    spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None
+) -> dict[str, int]:
+    """Check all that can be checked before a single run starts; return what `check_images` does."""
     check_single(spec, study, tree)
     directory = tree.study(study) / spec.run_id
     preflight.check_room(directory)
-    check_data([entry(spec, directory)], tree, data_dir)
+    return check_data([entry(spec, directory)], tree, data_dir)
+
+
+def plan_single(spec: RunSpec, study: str, tree: Tree, data_dir: Path | None = None) -> Path:
+    """Plan a single run once all that can be checked before its start is; return its folder."""
+    check_start(spec, study, tree, data_dir)
     return plan_run(spec, study, tree, data_dir)
 
 
@@ -257,7 +264,7 @@ def run_study(
             if only is None or item.spec.run_id in only
         ]
         for item in todo:
-            preflight.check_command(item.spec)
+            preflight.check_code(item.spec)
         check_data(todo, tree, data_dir)
         todo = write_plans(study, todo, tree, data_dir)
         if not todo:

@@ -11,43 +11,25 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from ddl_core.config import RunSpec
-from ddl_core.errors import SpecError
 from ddl_core.strategies.base import Strategy
 from ddl_tools.rank.kineto import kernel_shares, read_trace, timeline
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.profiling import (
     KINDS,
     PARTS,
+    WARMUP,
     ProfileRecord,
     RankProfile,
     Seconds,
     Shares,
+    first_step,
     transfer_and_waiting,
     write_profile,
 )
 
-# Steps in which the profiler gets ready, results thrown away. As many as `fairness.py` watches
-# closely after a start, so that a resumed run is not profiled with that.
-WARMUP = 3
-
 HIDDEN = (
     "this framework's operations on the CPU leave no trace: what overlaps with compute is unknown"
 )
-
-
-def first_step(spec: RunSpec, steps: int) -> int:
-    """Return the first step to watch: the window lies in the middle of the epoch.
-
-    At its beginning a loader has batches in store, at its end it has no more to make. `SpecError`
-    if the epoch's `steps` are too few.
-    """
-    if steps < WARMUP + spec.profile_steps:
-        raise SpecError(
-            f"profile_steps = {spec.profile_steps}, but an epoch has {steps} steps, of which the "
-            f"profiler needs {WARMUP} to get ready; at most {max(0, steps - WARMUP)} can be "
-            "watched: choose fewer, or more training images"
-        )
-    return max(WARMUP, (steps - spec.profile_steps) // 2)
 
 
 class Profiler:

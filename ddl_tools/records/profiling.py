@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from ddl_core.errors import RecordError
+from ddl_core.config import RunSpec
+from ddl_core.errors import RecordError, SpecError
+from ddl_tools.names import plural
 from ddl_tools.records.paths import RunFiles
 from ddl_tools.records.storage import (
     Count,
@@ -23,6 +25,10 @@ from ddl_tools.records.storage import (
     write_atomically,
 )
 from ddl_tools.records.stored import stored
+
+# Steps in which the profiler gets ready, results thrown away. As many as `fairness.py` watches
+# closely after a start, so that a resumed run is not profiled with that.
+WARMUP = 3
 
 # A name says who wrote the kernel, not who launched it, so "other" also holds:
 #
@@ -52,6 +58,21 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
         ),
     ),
 )
+
+
+def first_step(spec: RunSpec, steps: int) -> int:
+    """Return the first step to watch: the window lies in the middle of the epoch.
+
+    At its beginning a loader has batches in store, at its end it has no more to make. `SpecError`
+    if the epoch's `steps` are too few.
+    """
+    if steps < WARMUP + spec.profile_steps:
+        raise SpecError(
+            f"profile_steps = {spec.profile_steps}, but an epoch has {plural(steps, 'step')}, of "
+            f"which the profiler needs {WARMUP} to get ready; at most {max(0, steps - WARMUP)} can be "
+            "watched: choose fewer, or more training images"
+        )
+    return max(WARMUP, (steps - spec.profile_steps) // 2)
 
 
 @lru_cache(maxsize=4096)

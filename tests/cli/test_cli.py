@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ddl_core.config import STUDY_ONLY, run_fields
-from ddl_core.errors import STOPPED
+from ddl_core.errors import STOPPED, LaunchError
 from ddl_core.registry import STRATEGIES
 from ddl_tools.cli import main, study
 from ddl_tools.launch import study as running
@@ -76,6 +76,8 @@ def test_a_run_has_an_option_for_every_field_but_those_of_studies() -> None:
         ("run --nodes 2 --strategy ddp", "nodes = 2"),
         ("run --model magic", "timm/NAME, package.module:function"),
         ("run --train-images 10", "larger than train_images = 10"),
+        ("run --train-images 64 --epochs 2 --profile-steps 5", "an epoch has 1 step,"),
+        ("run --model ddl_core.models:resnt8", "has no 'resnt8'"),
         ("run --device cpu --data nowhere", "nowhere does not exist"),
         ("study run nothing", "unknown study 'nothing'; choose one of: "),
         ("study run nothing.yaml", "cannot read the study nothing.yaml"),
@@ -94,6 +96,25 @@ def test_bad_input_ends_with_1_and_one_message(
     assert message in result.stderr
     assert "Traceback" not in result.output
     assert not results().runs.exists()
+
+
+def test_a_run_whose_epochs_do_not_count_says_so_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pictures(tmp_path / "images", 16, 4)
+    monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
+
+    def start(*_: object) -> None:
+        raise LaunchError("here it starts")
+
+    monkeypatch.setattr(running, "run_one", start)
+    words = ["run", "--device", "cpu", "--local-batch-size", "2", "--classes", "4", "--epochs", "2"]
+    told = ddl(*words, "--data", tmp_path / "images", status=1).output
+    said, _, _ = told.partition("here it starts")
+    assert all(words in said for words in ("no throughput", "--epochs", "--discard-steps"))
+    counted = ddl(*words, "--data", tmp_path / "images", "--discard-steps", 1, status=1).output
+    assert "here it starts" in counted
+    assert "no throughput" not in counted
 
 
 def test_a_dry_run_shows_the_command_and_writes_nothing(tmp_path: Path) -> None:

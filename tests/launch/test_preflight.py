@@ -54,6 +54,46 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
     check_run(ddp(2, local_batch_size=64, train_images=127, **several))
 
 
+def test_more_profiled_steps_than_an_epoch_has_are_refused() -> None:
+    few = {"local_batch_size": 16, "train_images": 128, "epochs": 2}  # 8 steps
+    check_run(RunSpec(**few, profile_steps=5))
+    with pytest.raises(SpecError, match=r"profile_steps = 6, .* 8 steps, .* at most 5"):
+        check_run(RunSpec(**few, profile_steps=6))
+    check_run(RunSpec(**few, profile_steps=6, min_steps_per_epoch=9, eval_every=0))
+
+
+OURS = """
+raise SystemExit("this is never imported")
+from elsewhere import large
+class Small: pass
+if large:
+    def medium(classes): pass
+"""
+
+
+@pytest.fixture
+def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with networks, which Python finds."""
+    package = tmp_path / "our_networks"
+    package.mkdir()
+    (package / "__init__.py").write_text(OURS)
+    (package / "hidden.py").write_text("from elsewhere import *\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return package
+
+
+@pytest.mark.usefixtures("ours")
+def test_the_name_of_a_network_is_looked_up_before_ranks_start() -> None:
+    for name in (":Small", ":medium", ":large", ".hidden:anything", ".gone:left_to_ranks"):
+        check_run(RunSpec(model=f"our_networks{name}"))
+    with pytest.raises(SpecError, match=r"our_networks has no 'Smal'; did you mean Small\?"):
+        check_run(RunSpec(model="our_networks:Smal"))
+    with pytest.raises(SpecError, match="has no 'x'; choose one of: Small, medium "):
+        check_run(RunSpec(model="our_networks:x"))
+    with pytest.raises(NotInstalledError, match=r"finds no 'nobodys'; .* PYTHONPATH"):
+        check_run(RunSpec(model="nobodys.net:x"))
+
+
 def test_without_torch_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "find_spec", lambda name: None)
     with pytest.raises(NotInstalledError, match="make env"):
