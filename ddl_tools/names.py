@@ -232,7 +232,8 @@ def hardware(accelerator: str | None, machine: str | None, cpu_cores: int | None
     if accelerator or not machine:
         return accelerator or "unknown machine"
     processor = machine.replace("(R)", "").replace("(TM)", "")
-    return f"{processor}, {cpu_cores} cores, no GPU"
+    cores = f"{plural(cpu_cores, 'core')}, " if cpu_cores else ""
+    return f"{processor}, {cores}no GPU"
 
 
 class Names(dict[str, str]):
@@ -295,10 +296,10 @@ def phrase(name: str, value: Any) -> str:
     return f"{word} {_text(value)}{unit}".lstrip()
 
 
-def plural(number: int, word: str) -> str:
+def plural(number: float, word: str, form: str = "") -> str:
     """Return a number with its word, e.g. ``"1 rank"``, ``"2 ranks"`` or ``"2 processes"``."""
-    end = "es" if word.endswith("s") else "s"
-    return f"{number} {word}" if number == 1 else f"{number} {word}{end}"
+    end = "" if number == 1 else "es" if word.endswith("s") else "s"
+    return f"{number:{form}} {word}{end}"
 
 
 def _parts(row: Row, names: Sequence[str]) -> list[str]:

@@ -43,7 +43,7 @@ def test_the_pages_study_runs_to_a_figure_outside_the_project(installed, tmp_pat
     pages.write(["ours.yaml"], PAGE, tmp_path)
     assert f"classes: {CLASSES}\n" in pages.files(PAGE)["ours.yaml"]
     said = [pages.ddl(installed, tmp_path, *words) for words in pages.commands(PAGE)]
-    assert "same weights under all strategies: 1 of 1 groups" in said[0]
+    assert "same weights under all strategies: 1 of 1 group" in said[0]
     assert "#SBATCH --partition=gpu" in said[2]
     # Here the names are unknown, so the records are read as what they are in.
     folders = run_dirs("ours", Tree(tmp_path / "results"))

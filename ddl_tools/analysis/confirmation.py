@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ddl_tools.analysis import estimates
+from ddl_tools.names import plural
 
 _CONFIGURATION = ["label", "world_size"]
 _RATIO = ["ratio", "ratio_low", "ratio_high"]
@@ -32,11 +33,21 @@ class Confirmation:
     otherwise: int
 
     @property
+    def agreement(self) -> str:
+        """How many ratios agree."""
+        verb = "agrees" if self.agree == 1 else "agree"
+        return f"{self.agree} of {plural(self.compared, 'ratio')} {verb}"
+
+    def confirmations(self, what: str) -> str:
+        """Return how many decided ratios are confirmed; `what` is their name in the sentence."""
+        verb = "is" if self.confirmed == 1 else "are"
+        return f"{self.confirmed} of {plural(self.decided, f'decided {what}')} {verb} confirmed"
+
+    @property
     def sentence(self) -> str:
         """Return the counts in words."""
         return (
-            f"{self.agree} of {self.compared} ratios agree within their intervals; "
-            f"{self.confirmed} of {self.decided} decided ratios are confirmed, "
+            f"{self.agreement} within their intervals; {self.confirmations('ratio')}, "
             f"{self.same_direction} in the same direction only, "
             f"{self.undecided} inconclusive in the second measurement, "
             f"{self.otherwise} decided otherwise"

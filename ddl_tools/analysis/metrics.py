@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ddl_tools.names import plural
 from ddl_tools.records.run import EpochRecord
 
 Values = Sequence[float] | np.ndarray
@@ -34,7 +35,7 @@ def describe(epochs: Sequence[EpochRecord]) -> str:
     if not warm:
         return "no throughput, as no epoch counts: all were cold or profiled"
     rate = throughput(sum(row.samples for row in warm), sum(row.wall_s for row in warm))
-    return f"{rate:.1f} images/s in {len(warm)} measured epoch{'s' if len(warm) > 1 else ''}"
+    return f"{rate:.1f} images/s in {plural(len(warm), 'measured epoch')}"
 
 
 def runtime(wall_s: Values) -> float:

@@ -83,10 +83,7 @@ def confirmed(points: pd.DataFrame) -> list[str]:
     found = confirmation(points)
     if found is None:
         return []
-    return [
-        f"Measured again, {found.agree} of {found.compared} ratios agree and {found.confirmed} of "
-        f"{found.decided} decided ones are confirmed"
-    ]
+    return [f"Measured again, {found.agreement} and {found.confirmations('one')}"]
 
 
 def page(study: str, title: str, about: Markdown, sections: Iterable[Mapping[str, Any]]) -> str:

@@ -20,6 +20,7 @@ from ddl_core.errors import RecordError
 from ddl_core.timing import Spent
 from ddl_tools.analysis import metrics
 from ddl_tools.analysis.csv_file import read_csv, to_csv
+from ddl_tools.names import plural
 from ddl_tools.records import identity
 from ddl_tools.records.damage import Examined, broken, examine
 from ddl_tools.records.ledger import listed, study_folders
@@ -191,7 +192,8 @@ def is_emulated(runs: pd.DataFrame) -> "pd.Series[bool]":
 def counts(runs: pd.DataFrame) -> str:
     """Return e.g. ``"18 runs: 17 completed, 1 failed"``."""
     parts = [f"{number} {status}" for status, number in runs["status"].value_counts().items()]
-    return f"{len(runs)} runs: {', '.join(sorted(parts, key=lambda part: part.split()[1]))}"
+    by_state = ", ".join(sorted(parts, key=lambda part: part.split()[1]))
+    return f"{plural(len(runs), 'run')}: {by_state}"
 
 
 def empty_table(columns: Mapping[str, str] = COLUMNS) -> pd.DataFrame:

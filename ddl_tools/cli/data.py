@@ -11,6 +11,7 @@ from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FOLDER
 from ddl_tools.cli.output import say, say_next
 from ddl_tools.datasets import PUBLIC_SETS
+from ddl_tools.names import plural
 from ddl_tools.records.paths import results
 
 
@@ -72,7 +73,7 @@ def import_command(name: str, folder: Path | None, source: Path | None) -> None:
 
     target = folder or results().dataset(name)
     images = import_set(name, target, source)
-    say(f"{images:,} images are in {target}" if images else f"{target} was there already")
+    say(f"{target} has {plural(images, 'image', ',')}" if images else f"{target} was there already")
     say_next(["ddl", "data", "verify", target])
 
 
@@ -91,7 +92,7 @@ def write_command(source: str, folder: Path) -> None:
 
     images = write_function(source, folder)
     classes = len(class_folders(folder / "train"))
-    say(f"{images:,} images of {classes:,} classes are in {folder}")
+    say(f"{folder} has {plural(images, 'image', ',')} of {plural(classes, 'class', ',')}")
     say_next(["ddl", "data", "verify", folder])
 
 

@@ -13,6 +13,7 @@ from ddl_core.errors import FairnessError, LaunchError
 from ddl_core.files import writing_to
 from ddl_tools.cli import options as common
 from ddl_tools.cli.output import say, say_json, say_next
+from ddl_tools.names import plural
 from ddl_tools.records import ledger as state
 from ddl_tools.records.agreement import statements
 from ddl_tools.records.damage import checked, verify
@@ -317,7 +318,8 @@ def verify_command(name: str, tree: Tree) -> None:
     damaged = sum(bool(run.damages) for run in runs)
     unknown = sum(run.is_unknown for run in runs)
     text = (
-        f"{len(runs)} records of {name}: {len(runs) - damaged} whole, {damaged - unknown} damaged"
+        f"{plural(len(runs), 'record')} of {name}: {len(runs) - damaged} whole, "
+        f"{damaged - unknown} damaged"
     )
     say(f"{text}, {unknown} of plug-ins that are not installed here" if unknown else text)
     sys.exit(damaged > 0)
@@ -401,7 +403,7 @@ def export_command(name: str, folder: Path) -> None:
     is_made(folder, None, {})
     with new_folder(folder, 0) as part:
         runs = write_crate(name, committed(), part)
-    say(f"{runs} runs of {name} exported to {folder}")
+    say(f"{plural(runs, 'run')} of {name} exported to {folder}")
 
 
 def _start(
@@ -450,8 +452,8 @@ def _start(
     disagree = common.warn_of_disagreement(entries)
     if open_runs := sum(item.state != "completed" for item in entries):
         raise LaunchError(
-            f"{open_runs} of {len(entries)} runs are not complete; the output of each rank is in "
-            f"logs/ of the run's folder below {tree.study(definition.name)}; "
+            f"not complete: {open_runs} of {plural(len(entries), 'run')}; the output of each rank "
+            f"is in logs/ of the run's folder below {tree.study(definition.name)}; "
             f"try them again with: ddl study resume {same}"
         )
     if disagree:

@@ -16,6 +16,7 @@ from ddl_core.registry import FORMATS, LOADERS, MODELS
 from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FILE, FOLDER, tree_of
 from ddl_tools.cli.output import say, say_json
+from ddl_tools.names import plural
 from ddl_tools.records.paths import REPORT, ProbeFiles, Tree, committed, existing, results
 
 if TYPE_CHECKING:
@@ -192,11 +193,12 @@ def figures(
     done = redraw(tree, figures=tree.figures, studies=studies, carbon_g_per_kwh=carbon)
     for line in done.summary(reasons=bool(studies)):
         say(line)
-    say(f"{len(done.files)} files in {tree.figures}")
+    say(f"{plural(len(done.files), 'file')} in {tree.figures}")
     for page in done.pages[-1:]:
         say(f"answers and figures: {page}")
     if done.damaged:
-        raise RecordError("\n".join([f"{len(done.damaged)} records in no figure:", *done.damaged]))
+        head = f"{plural(len(done.damaged), 'record')} in no figure:"
+        raise RecordError("\n".join([head, *done.damaged]))
     if root is None and to is None and not studies:
         pages.blocks(tree).write()
 

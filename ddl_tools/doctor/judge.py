@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ddl_core.files import some
 from ddl_tools.doctor.finding import Finding, State
+from ddl_tools.names import plural
 from ddl_tools.records.probe import Answer, Collective, Interface, ProbeRecord, Reading, size_text
 
 FEW_FILES = 1024
@@ -48,7 +49,7 @@ def judge(record: ProbeRecord, directory: Path) -> list[Finding]:
 def _answers(record: ProbeRecord, directory: Path) -> tuple[State, str] | tuple[State, str, str]:
     if record.status == "completed":
         hosts = len({answer.host for answer in record.answers})
-        return "ok", f"{record.spec.world_size} on {hosts} host(s), all answered"
+        return "ok", f"{record.spec.world_size} on {plural(hosts, 'host')}, all answered"
     if record.error is None:
         job = f"job {record.job_id} has not ended" if record.job_id else "has not ended"
         return "unknown", job, f"later: ddl doctor --show {directory}"
@@ -63,7 +64,11 @@ def _steps(record: ProbeRecord) -> list[str]:
     ranks = defaultdict(list)
     for rank in range(min(record.spec.world_size, LISTED)):
         ranks[last.get(rank, "no step at all")].append(rank)
-    return [f"rank(s) {span(at)} at {step!r}" for step, at in ranks.items() if step != "done"]
+    return [
+        f"{'rank' if len(at) == 1 else 'ranks'} {span(at)} at {step!r}"
+        for step, at in ranks.items()
+        if step != "done"
+    ]
 
 
 def span(numbers: Iterable[int]) -> str:
@@ -103,7 +108,8 @@ def _missing_cores(record: ProbeRecord) -> Verdict | None:
     granted = record.cores_per_rank or 0
     for one in record.answers:
         if len(one.cores) < granted:
-            detail = f"rank {one.rank} may use {len(one.cores)} core(s) of the {granted} asked for"
+            cores = plural(len(one.cores), "core")
+            detail = f"rank {one.rank} may use {cores} of the {granted} asked for"
             return "bad", f"{detail} ({span(one.cores)})"
     return None
 
@@ -154,8 +160,9 @@ def _busy_threads(record: ProbeRecord) -> Verdict:
         cores = len({core for one in answers for core in one.cores})
         if (busy := each * len(answers)) > cores:
             detail = (
-                f"{busy} busy threads on {cores} cores of {host}: {len(answers)} rank(s) with "
-                f"{record.spec.loader_workers} loader processes each"
+                f"{busy} busy threads on {plural(cores, 'core')} of {host}: "
+                f"{plural(len(answers), 'rank')} with "
+                f"{plural(record.spec.loader_workers, 'loader process')} each"
             )
             return "warn", detail
     return "ok", f"{each} for each rank, and a core for each"

@@ -32,7 +32,7 @@ from ddl_core.system import INTERLEAVED
 from ddl_tools import gpus, limits, processes, subreaper
 from ddl_tools.launch.notebook import LocalJob, cancel_all
 from ddl_tools.launch.screen import Screen
-from ddl_tools.names import Names, named
+from ddl_tools.names import Names, named, plural
 from ddl_tools.records.ledger import Entry, entry, plan_one
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.progress import fraction, read_progress
@@ -243,7 +243,9 @@ class Block:
                 started = self._start(group, memory, server)
                 begun += started
                 if not started or started < len(group):
-                    self._shown.say(f"no memory for more than {begun} runs at once: {memory}")
+                    self._shown.say(
+                        f"no memory for more than {plural(begun, 'run')} at once: {memory}"
+                    )
                     return begun
         return begun
 

@@ -7,6 +7,7 @@ from ddl_core.config import RunSpec
 from ddl_core.registry import COMMAND
 from ddl_tools.launch import own_network
 from ddl_tools.launch.commands import BINDING, Allocation
+from ddl_tools.names import plural
 
 if TYPE_CHECKING:
     from ddl_tools.launch.slurm.site import Site
@@ -30,12 +31,12 @@ def short_windows(runs: list[RunSpec], images: dict[str, int] | None = None) -> 
     if not short:
         return None
     steps = sorted({ranks: count for ranks, count, _ in short}.items())
-    sizes = ", ".join(f"{count} on {ranks} ranks" for ranks, count in steps)
+    sizes = ", ".join(f"{count} on {plural(ranks, 'rank')}" for ranks, count in steps)
     enough = max(one for *_, one in short)
     return (
-        f"short windows: in {len(short)} of {len(runs)} runs an epoch, the window, has fewer than "
-        f"{ENOUGH_IMAGES} images a GPU ({sizes}): the first batch and the loader's start are a "
-        f"large part of it; min_steps_per_epoch: {enough} in the study makes it longer "
+        f"short windows: in {len(short)} of {plural(len(runs), 'run')} an epoch, the window, has "
+        f"fewer than {ENOUGH_IMAGES} images a GPU ({sizes}): the first batch and the loader's "
+        f"start are a large part of it; min_steps_per_epoch: {enough} in the study makes it longer "
         "(docs/explanation/measurement.md)"
     )
 
@@ -46,8 +47,9 @@ def images_not_known(runs: list[RunSpec], images: dict[str, int]) -> str | None:
     if not number:
         return None
     return (
-        f"the number of training images is not known in {number} of {len(runs)} runs: the length "
-        "of their epochs is not checked. Name an image folder with --data DIR, or set train_images"
+        f"the number of training images is not known in {number} of {plural(len(runs), 'run')}: "
+        "the length of their epochs is not checked. Name an image folder with --data DIR, or set "
+        "train_images"
     )
 
 
@@ -69,8 +71,8 @@ def prefixes(runs: list[RunSpec]) -> str | None:
         return None
     programs = "".join(f"\n  {one}" for one in sorted(set(found)))
     return (
-        f"prefix: {len(found)} of {len(runs)} runs start a program that the study names, with your "
-        f"rights, and have no throughput:{programs}"
+        f"prefix: a program that the study names starts in {len(found)} of "
+        f"{plural(len(runs), 'run')}, with your rights and without a throughput:{programs}"
     )
 
 
@@ -153,7 +155,7 @@ def without_throughput(
     all_cold = len(cold) == len(runs) and not first.profile_steps
     none = "nothing to compare: " if all_cold else ""
     return (
-        f"{none}no throughput: in {len(cold)} of {len(runs)} runs no epoch is left to count. E.g. "
-        f"in {first.run_id}, of epochs = {first.epochs}, the first {count}{''.join(more)} do not "
-        f"count (discard_steps = {first.discard_steps}); {remedy}"
+        f"{none}no throughput: in {len(cold)} of {plural(len(runs), 'run')} no epoch is left to "
+        f"count. E.g. in {first.run_id}, of epochs = {first.epochs}, the first "
+        f"{count}{''.join(more)} do not count (discard_steps = {first.discard_steps}); {remedy}"
     )

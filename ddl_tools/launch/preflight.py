@@ -16,6 +16,7 @@ from ddl_tools import gpus, limits
 from ddl_tools.datasets import PUBLIC_SETS
 from ddl_tools.launch import own_network
 from ddl_tools.launch.commands import Allocation, command_step
+from ddl_tools.names import plural
 from ddl_tools.processes import caches
 from ddl_tools.records.profiling import first_step
 
@@ -95,14 +96,15 @@ def _check_ranks(spec: RunSpec, found: int) -> None:
     if found:
         if ranks > found:
             raise SpecError(
-                f"gpus_per_node = {ranks}, but this machine shows {found} GPU(s); "
+                f"gpus_per_node = {ranks}, but this machine shows {plural(found, 'GPU')}; "
                 f"use at most {found}, or device 'cpu'"
             )
     elif ranks > limits.whole_cores() and not spec.oversubscribe:
         raise SpecError(
-            f"gpus_per_node = {ranks}, but this process may use {limits.cores():g} core(s); "
-            f"ranks that share a core do not show the speed of a machine: use at most "
-            f"{limits.whole_cores()}, or oversubscribe = true to compare memory"
+            f"gpus_per_node = {ranks}, but this process may use "
+            f"{plural(limits.cores(), 'core', 'g')}; ranks that share a core do not show the "
+            f"speed of a machine: use at most {limits.whole_cores()}, or oversubscribe = true to "
+            "compare memory"
         )
 
 

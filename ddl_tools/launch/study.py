@@ -23,7 +23,7 @@ from ddl_tools.launch.screen import Screen, screen
 from ddl_tools.launch.slurm import slurm_cli
 from ddl_tools.launch.slurm.reconcile import settle, with_queue
 from ddl_tools.launch.slurm.slurm_cli import Queue
-from ddl_tools.names import Names, named, varying
+from ddl_tools.names import Names, named, plural, varying
 from ddl_tools.processes import stoppable
 from ddl_tools.records import agreement
 from ddl_tools.records.identity import LEARNING
@@ -321,7 +321,8 @@ def doubts(records: Sequence[RunRecord]) -> list[str]:
     emulated = [one for one in records if one.spec.simulated and one.status == "completed"]
     invalid = [(one.run_id, why) for one in emulated if (why := one.rejected)]
     lines = [
-        f"rejected, and drawn nowhere: {len(invalid)} of {len(emulated)} emulated runs, e.g. "
+        f"rejected, and drawn nowhere: {len(invalid)} of "
+        f"{plural(len(emulated), 'emulated run')}, e.g. "
         f"{run_id}: {'; '.join(why)} (docs/explanation/emulation.md)"
         for run_id, why in invalid[:1]
     ]
@@ -331,17 +332,17 @@ def doubts(records: Sequence[RunRecord]) -> list[str]:
         if one.system and (one.system.get("reporting") or one.spec.world_size) < one.spec.world_size
     ]
     lines += [
-        f"images of one part of the ranks: in {len(few)} of {len(records)} runs, e.g. {run_id}, "
-        f"{number} of {ranks} ranks say how many images they train on; let one print images_all, "
-        "or all of them images"
+        f"images of one part of the ranks: in {len(few)} of {plural(len(records), 'run')}, e.g. "
+        f"{run_id}, {number} of {ranks} ranks say how many images they train on; let one print "
+        "images_all, or all of them images"
         for run_id, number, ranks in few[:1]
     ]
     stopped = [(one.system or {}).get("throttled_s") or 0 for one in records]
     if slowed := [seconds for seconds in stopped if seconds >= NOTICEABLE_S]:
         lines.append(
-            f"slowed down: a quota of CPU time stopped {len(slowed)} of {len(stopped)} runs, for "
-            f"up to {max(slowed):.1f} s (system.throttled_s); use fewer ranks or loader_workers, "
-            "or ask for more cores"
+            f"slowed down: a quota of CPU time stopped {len(slowed)} of "
+            f"{plural(len(stopped), 'run')}, for up to {max(slowed):.1f} s (system.throttled_s); "
+            "use fewer ranks or loader_workers, or ask for more cores"
         )
     return lines
 

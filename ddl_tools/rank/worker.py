@@ -22,6 +22,7 @@ from ddl_core.loaders.base import Loader
 from ddl_core.registry import COMMAND
 from ddl_core.strategies import Group
 from ddl_core.system import die_with_parent
+from ddl_tools.names import plural
 from ddl_tools.processes import allow_open_files, answer_where, caches
 from ddl_tools.rank.command import CommandRun
 from ddl_tools.rank.energy import Meter
@@ -232,8 +233,8 @@ def check_cores(group: Group, ranks: int, cores: int) -> None:
     fewer = len(os.sched_getaffinity(0)) < len(AT_START)
     if group.reduce(np.array([float(fewer)]), "max")[0]:
         raise LaunchError(
-            f"a library has bound {ranks} ranks of a node to {cores} core(s), where they would "
-            "measure nothing",
+            f"a library has bound {ranks} ranks of a node to {plural(cores, 'core')}, where they "
+            "would measure nothing",
             remedy="unset variables that bind threads (OMP_PROC_BIND, OMP_PLACES, KMP_AFFINITY), "
             "or bind ranks in the site's file (`--cpu-bind`)",
             category="environment",

@@ -133,7 +133,9 @@ def _space(request: Request, device: str, cores: int, counts: set[int]) -> Space
     images, data = _data(request)
     most = max(counts)
     if images < most:
-        raise DataError(f"{request.data_dir} has {images} training images for {most} ranks")
+        raise DataError(
+            f"{request.data_dir} has {plural(images, 'training image')} for {plural(most, 'rank')}"
+        )
     batch = min(request.batch or BATCH[device], images // most)
     default = RunSpec.parse(
         {

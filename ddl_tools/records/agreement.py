@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from ddl_tools.names import named
+from ddl_tools.names import named, plural
 from ddl_tools.records.identity import WEIGHTS, key
 from ddl_tools.records.ledger import Entry
 from ddl_tools.records.run import RunRecord
@@ -92,7 +92,7 @@ def statements(entries: list[Entry]) -> list[str]:
         found = [one for one in groups(completed(entries)) if one.promised == promised]
         if found:
             same = sum(one.agrees for one in found)
-            lines.append(f"{text}: {same} of {len(found)} groups{scope}")
+            lines.append(f"{text}: {same} of {plural(len(found), 'group')}{scope}")
     return lines
 
 
@@ -103,7 +103,8 @@ def alarm(entries: list[Entry]) -> str:
     if not wrong:
         return ""
     names = named(run.spec for one in found for run in one.records)
-    lines = [f"DIFFERENT WEIGHTS in {len(wrong)} of {len(found)} groups that must hold the same:"]
+    of_all = plural(len(found), "group")
+    lines = [f"DIFFERENT WEIGHTS in {len(wrong)} of {of_all} that must hold the same:"]
     for one in wrong:
         lines.append(f"  on {(one.records[0].system or {}).get('cpu')}:")
         for run in sorted(one.records, key=lambda run: run.run_id):

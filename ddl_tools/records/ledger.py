@@ -19,6 +19,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import Category, Interrupted, LaunchError, RecordError, SpecError
 from ddl_core.files import acquire, cannot_write, is_held, read_plain, refuse_links, some
 from ddl_core.registry import COMMAND
+from ddl_tools.names import plural
 from ddl_tools.records.failures import remedy
 from ddl_tools.records.paths import STUDIES, RunFiles, Tree, portable
 from ddl_tools.records.run import Failure, RunRecord, Status, read_record, write_record
@@ -293,7 +294,7 @@ def counts(entries: list[Entry]) -> str:
     """Return e.g. ``"18 runs: 12 completed, 1 failed, 5 planned"``."""
     by_state = Counter(entry.state for entry in entries)
     parts = ", ".join(f"{number} {state}" for state, number in sorted(by_state.items()))
-    return f"{len(entries)} runs: {parts}"
+    return f"{plural(len(entries), 'run')}: {parts}"
 
 
 def remedies(entries: list[Entry]) -> list[str]:

@@ -69,8 +69,8 @@ def first_step(spec: RunSpec, steps: int) -> int:
     if steps < WARMUP + spec.profile_steps:
         raise SpecError(
             f"profile_steps = {spec.profile_steps}, but an epoch has {plural(steps, 'step')}, of "
-            f"which the profiler needs {WARMUP} to get ready; at most {max(0, steps - WARMUP)} can be "
-            "watched: choose fewer, or more training images"
+            f"which the profiler needs {WARMUP} to get ready; at most {max(0, steps - WARMUP)} can "
+            "be watched: choose fewer, or more training images"
         )
     return max(WARMUP, (steps - spec.profile_steps) // 2)
 

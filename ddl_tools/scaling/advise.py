@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ddl_core.config import IMAGENET_TRAIN_IMAGES
 from ddl_core.errors import DataError, SpecError
 from ddl_core.registry import check_name, title
-from ddl_tools.names import phrase
+from ddl_tools.names import phrase, plural
 from ddl_tools.records.paths import Tree
 from ddl_tools.scaling import measured, paper
 from ddl_tools.scaling.accuracy import MARGIN, Accuracy, of_paper, of_records, paper_loss
@@ -63,11 +63,12 @@ class Request:
     @property
     def title(self) -> str:
         """Network, data set, epochs and images in words."""
-        model, images = title("model", self.model), f"{self.epoch_images:,} images"
+        model, images = title("model", self.model), plural(self.epoch_images, "image", ",")
+        epochs = plural(self.epochs, "epoch")
         if self.dataset == "imagenet" and self.epoch_images != IMAGENET_TRAIN_IMAGES:
-            return f"{model}, {self.epochs} epochs of {images} as large as ImageNet's"
+            return f"{model}, {epochs} of {images} as large as ImageNet's"
         data = phrase("dataset", self.dataset)
-        return f"{model} on {data}, {self.epochs} epochs of {images}"
+        return f"{model} on {data}, {epochs} of {images}"
 
     @property
     def sizes(self) -> list[int]:
@@ -217,8 +218,8 @@ def _check(request: Request, found: Sequence[Option], usable: Sequence[Candidate
         multiple = "a multiple of" if request.gpus else "at least"
         raise DataError(
             f"{name}={getattr(request, name)}: a node of {machine.name} has "
-            f"{machine.ranks_per_node} GPUs, and a job gets whole nodes; allow {multiple} "
-            f"{machine.ranks_per_node}"
+            f"{plural(machine.ranks_per_node, 'GPU')}, and a job gets whole nodes; allow "
+            f"{multiple} {machine.ranks_per_node}"
         )
     if not found:
         least, most = min(one.sizes[0] for one in usable), max(one.max_ranks for one in usable)
@@ -247,6 +248,6 @@ def _infeasible(found: Sequence[Option], limits: Limits) -> str:
         span = getattr(one, name)
         wanted = span.low / _SPARE if name == "accuracy" else span.high * _SPARE
         rest = f", the other limits {others}" if len(limits.set()) > 1 else ""
-        by = f"{one.candidate.name}, {one.ranks} ranks"
+        by = f"{one.candidate.name}, {plural(one.ranks, 'rank')}"
         lines.append(f"{name}={wanted:.3g} would do{rest}: {span} {UNITS[name]} ({by})")
     return f"no option meets {asked}; {'; '.join(lines)}"

@@ -96,7 +96,7 @@ def test_runs_that_a_corrected_study_lacks_are_not_drawn(tree: Tree, make_run: M
     base = {**SPEC, "eval_images": 6, "strategy": "ddp"}
     write_study(Study(name="laptop", question="Who is first?", base=base, repeats=1), tree)
     done = redraw(tree, figures=tree.figures)
-    assert "laptop (1 runs: 1 completed): " in "\n".join(done.summary())
+    assert "laptop (1 run: 1 completed): " in "\n".join(done.summary())
     table = pd.read_csv(tree.figures / "laptop" / "comparison.csv")
     assert table[["strategy", "question"]].values.tolist() == [["ddp", "Who is first?"]]
     assert pd.read_csv(tree.tables / "laptop.csv")["run_id"].tolist() == [now.name]
@@ -411,7 +411,7 @@ def test_a_study_called_paper_does_not_lie_with_the_papers(tree: Tree, make_run:
     assert set(shown(done)) == {"paper", "paper+"}
     assert shown(done)["paper"] == {"efficiency"}
     assert pictures(done, "paper")[0].parent.name == "paper+"
-    assert "lost (1 runs: 1 failed): IN NO FIGURE" in done.summary()
+    assert "lost (1 run: 1 failed): IN NO FIGURE" in done.summary()
 
 
 def test_accuracies_that_all_diverged_are_shown(tree: Tree, make_run: MakeRun) -> None:

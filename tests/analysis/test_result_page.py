@@ -121,13 +121,15 @@ def test_page_of_a_study_that_was_measured_again(
     assert "Horovod 0.80 [0.80, 0.80] (slower, 0.50 [0.50, 0.50] when measured again)" in answer
     assert "DeepSpeed 1.20 [1.20, 1.20] (faster, inconclusive when measured again)" in answer
     _, note = page.split("> **Note** [Measured again](")
-    assert "1 of 2 ratios agree within their intervals; 0 of 2 decided ratios are confirmed" in note
+    assert (
+        "1 of 2 ratios agrees within their intervals; 0 of 2 decided ratios are confirmed" in note
+    )
     assert "1 in the same direction only" in note
     (horovod,) = (line for line in note.splitlines() if line.startswith("> - Horovod"))
     assert horovod.endswith("0.50 [0.50, 0.50] (slower, intervals do not overlap)")
     assert "> - DeepSpeed 1.20 [1.20, 1.20] (faster), measured again 1." in note
     index = (tree.figures / "README.md").read_text()
-    assert "1 of 2 ratios agree and 0 of 2 decided ones are confirmed." in index
+    assert "1 of 2 ratios agrees and 0 of 2 decided ones are confirmed." in index
 
 
 def test_texts_of_records_are_shown_and_are_no_markup(

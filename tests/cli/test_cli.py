@@ -193,7 +193,7 @@ def test_a_plan_says_what_the_data_folder_lacks(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     result = ddl("study", "plan", path, "--dry-run", "--data", nowhere, status=0)
     assert f"the data folder {nowhere} does not exist; make a sample set" in result.stderr
-    assert "training images is not known in 1 of 1 runs" in result.output
+    assert "training images is not known in 1 of 1 run" in result.output
     site = ("--site", "juwels_booster", "--account", "p")
     submitted = ddl("study", "submit", path, *site, "--dry-run", "--data", nowhere, status=0)
     (line,) = [one for one in result.stderr.splitlines() if "data folder" in one]
@@ -202,7 +202,7 @@ def test_a_plan_says_what_the_data_folder_lacks(tmp_path: Path) -> None:
     result = ddl("study", "plan", path, "--data", photos, status=0)
     assert result.stderr == ""
     assert "not known in" not in result.output
-    assert "short windows: in 1 of 1 runs" in result.output  # by the images of the folder
+    assert "short windows: in 1 of 1 run" in result.output  # by the images of the folder
     (item,) = ledger(Study.load(path), results())
     finish(item.directory)
     result = ddl("study", "plan", path, "--dry-run", "--data", nowhere, status=0)
@@ -278,9 +278,9 @@ def test_a_study_ends_with_whether_the_frameworks_agree(
     result = CliRunner().invoke(main, ["study", command, str(path)], color=True)
     same = horovod == "a"
     assert result.exit_code == status
-    end = f"\nsame weights under all strategies: {same:d} of 1 groups\n"
+    end = f"\nsame weights under all strategies: {same:d} of 1 group\n"
     assert result.stdout.partition("next: ")[0].endswith(end)
-    for text in ("\x1b[31m", "DIFFERENT WEIGHTS in 1 of 1 groups", "bbbbbbbb  horovod-"):
+    for text in ("\x1b[31m", "DIFFERENT WEIGHTS in 1 of 1 group", "bbbbbbbb  horovod-"):
         assert (text in result.stderr) != same
 
 
@@ -333,7 +333,7 @@ def test_own_figures_go_beside_the_results(tmp_path: Path, monkeypatch: pytest.M
 def test_a_damaged_record_is_named_by_all_and_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw_only(monkeypatch, "comparison")
+    draw_only(monkeypatch, "comparison", "loader_bound", "efficiency")
     path = study_file(tmp_path, classes=[5, 7], epochs=2)
     ddl("study", "plan", path)
     broken, other = ledger(Study.load(path), results())
@@ -354,6 +354,6 @@ def test_a_damaged_record_is_named_by_all_and_hides_no_other(
     assert "2 runs: 1 completed, 1 damaged" in ended.stdout
     drawn = ddl("figures", "--study", "small", "--results", results().root, status=1)
     assert "small (2 runs: 1 completed, 1 damaged): " in drawn.stdout
-    assert f"1 records in no figure:\n{broken.directory}: epochs.jsonl: is miss" in drawn.stderr
+    assert f"1 record in no figure:\n{broken.directory}: epochs.jsonl: is miss" in drawn.stderr
     table = (results().figures / "small" / "comparison.csv").read_text()
     assert len(table.splitlines()) == 2, "the head, and the configuration of the other run"

@@ -42,7 +42,7 @@ def test_a_study_survives_a_failed_run_and_redoes_nothing(tmp_path: Path, start:
     command = ("-m", "ddl_tools.cli", "study", "run", str(path))
     _, errors = (caller := start(*command)).communicate(timeout=200)
     assert caller.returncode == 1, errors
-    assert "1 of 2 runs are not complete" in errors
+    assert "not complete: 1 of 2 runs" in errors
     assert "ddl study resume" in errors
     failed, done = ledger(Study.load(path), results())
     assert (failed.state, done.state) == ("failed", "completed")

@@ -155,7 +155,7 @@ def test_a_healthy_probe_has_no_fault() -> None:
             "cores of ranks",
             record(answer(0), answer(1), cores_per_rank=8),
             "bad",
-            "2 core(s) of the 8 asked for",
+            "2 cores of the 8 asked for",
             "cpus_per_rank",
         ),
         (

@@ -143,8 +143,8 @@ def test_a_rank_that_does_not_answer_is_named(images, tmp_path, monkeypatch) -> 
     probe, found = probed(tmp_path, images)
     assert probe.status == "failed"
     assert (probe.error.kind, probe.error.rank) == ("Timeout", 1)
-    assert "rank(s) 0 at 'joining the group'" in found["ranks"].detail
-    assert "rank(s) 1 at 'thinking'" in found["ranks"].detail
+    assert "rank 0 at 'joining the group'" in found["ranks"].detail
+    assert "rank 1 at 'thinking'" in found["ranks"].detail
     assert not processes_of(tmp_path)
 
 

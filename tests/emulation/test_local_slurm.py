@@ -114,7 +114,7 @@ def test_a_stopped_demo_goes_on(cluster, start, tmp_path, monkeypatch) -> None:
     said, error = second.communicate(timeout=480)
     assert second.returncode == 0, error
     assert f"completed   {item.spec.run_id}" in said
-    assert "1 runs: 1 completed\n" in said
+    assert "1 run: 1 completed\n" in said
     assert said.splitlines()[-1].startswith("next: ")
     assert len(read_record(item.directory).attempts) == 2
     assert (results().figures / "small" / "README.md").exists()

@@ -53,7 +53,7 @@ def test_a_quota_of_less_than_a_core_a_rank_is_refused() -> None:
         run_within(run_dir, *joining(group))
     error = error_of(run_dir)
     assert (error.kind, error.category) == ("SpecError", "settings")
-    assert "0.5 core(s)" in error.message
+    assert "0.5 cores" in error.message
 
 
 def test_a_run_that_a_quota_has_slowed_says_so() -> None:
@@ -63,7 +63,7 @@ def test_a_run_that_a_quota_has_slowed_says_so() -> None:
     record = read_record(run_dir)
     assert record.status == "completed"
     (line,) = doubts([record])
-    assert line.startswith("slowed down: a quota of CPU time stopped 1 of 1 runs")
+    assert line.startswith("slowed down: a quota of CPU time stopped 1 of 1 run,")
 
 
 def test_doctor_finds_a_name_that_nothing_resolves_which_horovod_needs() -> None:

@@ -62,7 +62,7 @@ def test_the_program_of_a_study_is_shown_before_it_runs(tmp_path: Path) -> None:
     for command in ("plan", "run"):
         shown = CliRunner().invoke(main, ["study", command, str(study), *where])
         assert shown.exit_code == 0, shown.output
-        assert "prefix: 1 of 1 runs" in shown.output
+        assert "in 1 of 1 run, with your rights" in shown.output
         assert "  env HIDDEN=1\n" in shown.output
     assert f"env HIDDEN=1 {sys.executable} -m" in shown.output
 

@@ -34,9 +34,9 @@ def gpus(stand_ins: StandIns) -> StandIns:
 def test_ranks_are_counted_against_gpus(gpus: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     check_run(ddp(3))
-    with pytest.raises(SpecError, match=r"gpus_per_node = 4.*3 GPU\(s\)"):
+    with pytest.raises(SpecError, match=r"gpus_per_node = 4.*3 GPUs"):
         check_run(ddp(4))
-    with pytest.raises(SpecError, match=r"gpus_per_node = 3.*2 core\(s\)"):
+    with pytest.raises(SpecError, match=r"gpus_per_node = 3.*2 cores"):
         check_run(ddp(3, device="cpu"))
 
 

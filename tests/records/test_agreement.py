@@ -147,7 +147,7 @@ def test_no_alarm_where_no_last_bit_is_promised(tmp_path: Path, changes: dict[st
     runs = [run(**changes), run(strategy="horovod", weights=OTHERS, **changes)]
     entries = ledger_of(tmp_path, *runs)
     (line,) = statements(entries)
-    assert line.endswith("not promised (docs/explanation/fairness.md): 0 of 1 groups")
+    assert line.endswith("not promised (docs/explanation/fairness.md): 0 of 1 group")
     assert alarm(entries) == ""
 
 
@@ -155,7 +155,7 @@ def test_what_is_not_complete_is_left_out_and_said(tmp_path: Path) -> None:
     open_run = run(strategy="deepspeed", weights=OTHERS)
     open_run.status = "failed"
     entries = ledger_of(tmp_path, run(), run(strategy="horovod"), open_run)
-    told = "same weights under all strategies: 1 of 1 groups, of what is complete"
+    told = "same weights under all strategies: 1 of 1 group, of what is complete"
     assert statements(entries) == [told]
 
 

@@ -42,7 +42,7 @@ def test_a_corrected_study_is_planned_and_its_old_runs_are_put_aside(tmp_path):
     plan(STUDY, tree)
     assert put_aside("s", tree) == ""
     entries = plan(Study(name="s", question="?", base={"eval_images": 6}, repeats=1), tree)
-    assert counts(entries) == "1 runs: 1 planned"
+    assert counts(entries) == "1 run: 1 planned"
     said = put_aside("s", tree)
     assert said.startswith("4 further runs in ")
     assert STUDY.expand()[0].run_id in said

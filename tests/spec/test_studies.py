@@ -192,7 +192,7 @@ def test_short_windows_of_a_plan_are_told() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"train_images": 12_799}, "199 on 1 ranks"),
+        ({"train_images": 12_799}, "199 on 1 rank)"),
         ({"train_images": 12_800}, None),
         ({"train_images": 12_799, "device": "cpu"}, None),  # there a step takes long enough
         ({"train_images": None}, None),  # nobody knows how many there are

@@ -19,6 +19,7 @@ from ddl_tools.analysis.plot.canvas import add_caption, handles, panel_figure, s
 from ddl_tools.analysis.plot.labels import Name, along, name_points
 from ddl_tools.analysis.plot.rows import cell_text
 from ddl_tools.analysis.question import Question, Tables, in_percent, question
+from ddl_tools.names import plural
 
 # Share of a panel's best mean V that "to accuracy" means: the paper names no target.
 TARGET_SHARE = 0.9
@@ -150,7 +151,7 @@ def _published(paper: Paper) -> pd.DataFrame:
 def _means(ours: pd.DataFrame) -> list[str]:
     done = ours[ours["n"] > 0]
     gone = [
-        f"{name.capitalize()}: {int(ours[name].sum())} runs."
+        f"{name.capitalize()}: {plural(int(ours[name].sum()), 'run')}."
         for name in ("diverged", "failed")
         if ours[name].sum()
     ]

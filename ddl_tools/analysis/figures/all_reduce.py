@@ -10,6 +10,7 @@ from matplotlib.ticker import FixedLocator
 from ddl_core.errors import RecordError
 from ddl_tools.analysis.plot import captions, curves, style
 from ddl_tools.analysis.plot.canvas import frame, handles, styled
+from ddl_tools.names import plural
 from ddl_tools.records.paths import Tree
 from ddl_tools.records.probe import ProbeRecord, read_probe, size_text
 from ddl_tools.records.storage import unexpected
@@ -103,7 +104,8 @@ def draw(table: pd.DataFrame) -> Figure:
         [
             "Bus bandwidth = size / time x 2 (n - 1) / n (NCCL-tests); median, slowest rank, "
             "float32.",
-            f"{first['ranks']} ranks on {first['nodes']} node(s), {first['device']}, over "
+            f"{plural(first['ranks'], 'rank')} on {plural(first['nodes'], 'node')}, "
+            f"{first['device']}, over "
             f"{first['interface'] or 'an unknown interface'}.",
             *captions.not_drawn("Older probes", len(names) - len(newest)),
         ],

@@ -27,7 +27,7 @@ from ddl_tools.analysis.ratios import without
 from ddl_tools.analysis.tables import is_emulated
 from ddl_tools.emulation.options import Emulated
 from ddl_tools.estimate import three_digits
-from ddl_tools.names import joined, label
+from ddl_tools.names import joined, label, plural
 from ddl_tools.records.identity import REPEATS, SERIES
 from ddl_tools.scaling.emulated import calculated_s, represented_gbit, represented_ms
 
@@ -222,7 +222,7 @@ on {{ rows[0].world_size }} nodes, {{ "%g" | format(rows[0].emu_link_mbit) }} Mb
                 *captions.provenance(points, "the ratio"),
                 *(["Crosses: calculated, nothing fitted."] if calculated else []),
                 *(["Open: one run."] if _single(drawn).any() else []),
-                *([f"Rejected: {rejected} runs."] if rejected else []),
+                *([f"Rejected: {plural(rejected, 'run')}."] if rejected else []),
                 *[f"No run of one rank: {name}." for name in baseless],
                 *(["Horovod's negotiation is not scaled."] if horovod else []),
             ],

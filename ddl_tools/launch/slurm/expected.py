@@ -111,7 +111,7 @@ def too_long(plans: list[JobPlan], expected: Mapping[str, Expected], site: Site)
         else "fail if they have no checkpoint"
     )
     return (
-        f"{len(found)} of {plural(len(plans), 'job')} are expected to exceed their time limit, "
+        f"expected to exceed the time limit: {len(found)} of {plural(len(plans), 'job')}, "
         f"e.g. {longest.name.removeprefix('ddl-')}: {three_digits(hours)} h, limit "
         f"{clock(longest.limit_s(site))}. "
         f"Submit with --time HH:MM:SS; runs that reach the limit {then} "

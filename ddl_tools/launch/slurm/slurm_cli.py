@@ -30,6 +30,7 @@ ADDITIONS = frozenset(
     )
 )
 
+NO_REASON = "None"  # what squeue prints in place of one
 RUNNING = ("RUNNING", "COMPLETING", "STOPPED", "SUSPENDED")
 
 FIELDS = "JobIDRaw,JobName,State,ExitCode"
@@ -73,7 +74,7 @@ def queue() -> Queue | None:
     # --all: a job of a hidden partition is one, too.
     for line in call("squeue", "--me", "--all", "--noheader", f"--format={OURS}").splitlines():
         job_id, name, state, reason = (*line.strip().split("|", 3), "", "", "")[:4]
-        found[job_id] = SlurmJob(name, state, reason)
+        found[job_id] = SlurmJob(name, state, "" if reason == NO_REASON else reason)
     return found
 
 

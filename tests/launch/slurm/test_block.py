@@ -45,7 +45,7 @@ def by_block(path: Path, *options: str, status: int = 0) -> Result:
 def queue_of(items: list[Entry], state: str) -> Queue:
     """Return a queue with job 17, that of some runs."""
     name = job_name("small", [item.spec for item in items])
-    return {"17": SlurmJob(name, state, "None")}
+    return {"17": SlurmJob(name, state)}
 
 
 def in_a_job(folder: Path, *states: dict[str, Any]) -> list[Entry]:
@@ -172,7 +172,7 @@ def test_only_what_is_left_is_in_the_block_and_nothing_twice(
 def test_the_queue_tells_the_run_at_work_from_those_that_wait(tmp_path: Path) -> None:
     items = in_a_job(tmp_path, running(), WAITS, FAILED)
     at_work, waits, failed = with_queue(items, queue_of(items, "RUNNING"))
-    assert (at_work.state, at_work.reason) == ("running", "job 17 RUNNING (None)")
+    assert (at_work.state, at_work.reason) == ("running", "job 17 RUNNING")
     assert waits.state == "submitted"
     assert waits.reason == "job 17 RUNNING (its turn in the block comes later)"
     assert failed == replace(items[2], queued=True)

@@ -101,7 +101,7 @@ def test_a_limit_below_the_expected_time_is_a_warning(tmp_path: Path) -> None:
     path = study_file(tmp_path, **PAPER | {"nodes": [1, 64], "checkpoint_every": 5})
     shown = dry_run(path)
     (line,) = [one for one in shown.stderr.splitlines() if "expected to exceed" in one]
-    assert line.startswith("warning: 1 of 2 jobs")
+    assert "time limit: 1 of 2 jobs, e.g." in line
     assert all(part in line for part in ("13.0 h, limit 01:00:00", "--time", "continue from"))
     *_, total = (line for line in shown.stdout.splitlines() if line.startswith("total"))
     assert total.split()[-2:] == ["65.0", "29.1"]  # (1 + 64) x 1 h at most, 13 h + 64 x 0.252 h
@@ -119,7 +119,7 @@ def test_a_block_takes_as_long_as_its_runs(tmp_path: Path) -> None:
     path = study_file(tmp_path, **PAPER | fields)  # 6.5 h each
     assert "expected to exceed" not in dry_run(path, "--by", "block", "--time", "14:00:00").stderr
     shown = dry_run(path, "--by", "block", "--time", "12:00:00")
-    assert "warning: 1 of 1 job" in shown.stderr
+    assert "time limit: 1 of 1 job," in shown.stderr
 
 
 @pytest.mark.usefixtures("slurm")

@@ -61,7 +61,7 @@ def test_the_queue_is_read(stand_ins: StandIns) -> None:
     stand_ins.add("squeue", "17|ddl-a|PENDING|Priority\n18|ddl-b|RUNNING|None\n")
     assert slurm_cli.queue() == {
         "17": SlurmJob("ddl-a", "PENDING", "Priority"),
-        "18": SlurmJob("ddl-b", "RUNNING", "None"),
+        "18": SlurmJob("ddl-b", "RUNNING"),
     }
     assert stand_ins.calls("squeue") == ["--me --all --noheader --format=%A|%j|%T|%r"]
 
@@ -149,5 +149,5 @@ def test_the_queue_knows_better(recorded: State, queued: str, state: State) -> N
 
 
 def test_the_number_alone_does_not_make_it_our_job() -> None:
-    (found,) = with_queue([item("submitted")], {"17": SlurmJob("other", "RUNNING", "None")})
+    (found,) = with_queue([item("submitted")], {"17": SlurmJob("other", "RUNNING")})
     assert found.state == "interrupted"

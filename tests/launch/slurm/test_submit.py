@@ -299,7 +299,7 @@ def test_status_shows_what_the_queue_says(tmp_path: Path, slurm: StandIns) -> No
     slurm.add("squeue", f"17|ddl-{items[0].spec.run_id}|RUNNING|None\n")
     first, second, counted = ddl("study", "status", path).output.splitlines()[:3]
     assert counted == "2 runs: 1 interrupted, 1 running"
-    assert first == f"running     {items[0].spec.run_id}  job 17 RUNNING (None)"
+    assert first == f"running     {items[0].spec.run_id}  job 17 RUNNING"
     assert second.startswith(f"interrupted {items[1].spec.run_id}  job 17 left the queue")
     slurm.add("squeue", error="no controller", status=1)
     shown = ddl("study", "status", path, status=0)
