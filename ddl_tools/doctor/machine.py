@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import metadata
 from os.path import commonprefix
 from pathlib import Path
@@ -76,6 +77,9 @@ from deepspeed.accelerator import get_accelerator
 say(deepspeed.__version__, "accelerator " + get_accelerator().device_name())
 """,
 }
+
+# What is not installed, and nothing needs: the detail begins with these words.
+OPTIONAL = "optional, not installed"
 
 # Asked for their version only: what they need is tested by using them.
 INSTALLED = ("papermill", "jupyterlab", "ipyparallel")
@@ -198,7 +202,7 @@ def examine_outside() -> list[Finding]:
 def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
     """Import a package in a process of its own and report what it says, as `PROBES` asks it."""
     found = installed(name, required)
-    if found.state != "ok" or name not in PROBES:
+    if found.state != "ok" or found.detail.startswith(OPTIONAL) or name not in PROBES:
         return found
     state: State = "bad" if required else "warn"
     head = (
@@ -232,8 +236,10 @@ def installed(name: str, required: bool) -> Finding:
         return Finding(name, "ok", metadata.version(name))
     except metadata.PackageNotFoundError:
         needs = (one.install for one in registry.STRATEGIES.values() if name in one.packages)
-        state: State = "bad" if required else "warn"
-        return Finding(name, state, "not installed", next(needs, REMEDY))
+        install = next(needs, REMEDY)
+        if required:
+            return Finding(name, "bad", "not installed", install)
+        return Finding(name, "ok", f"{OPTIONAL}; to install it: {install}")
 
 
 def _of_names(kind: str) -> list[Finding]:
@@ -248,8 +254,8 @@ def _of_names(kind: str) -> list[Finding]:
 def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:
     subject = commonprefix(names).rstrip("_") or packages[0]  # noqa: RUF071 (letters are meant)
     for package in packages:
-        if (one := installed(package, False)).state == "ok":
-            return Finding(subject, "ok", f"{one.detail} ({package})")
+        with suppress(metadata.PackageNotFoundError):
+            return Finding(subject, "ok", f"{metadata.version(package)} ({package})")
     needed = f"not installed; needed by {kind} {', '.join(names)}: {' or '.join(packages)}"
     return Finding(subject, "warn", needed, registry.REGISTRIES[kind][names[0]].install)
 
@@ -260,6 +266,9 @@ def _of_library(library: str) -> Finding:
     packages = {library: registry.FRAMEWORKS[library]}
     packages |= {name: registry.STRATEGIES[name] for name in strategies}
     versions = []
+    if not interpreters.is_there(library):
+        install = registry.FRAMEWORKS[library].install
+        return Finding(library, "ok", f"{OPTIONAL}; to install it: {install}")
     try:
         for strategy in strategies:
             interpreters.require(library, strategy)

@@ -46,6 +46,12 @@ def python_of(library: str) -> Path:
     return python
 
 
+def is_there(library: str) -> bool:
+    """Say whether a library has an environment here, or a site names an interpreter for it."""
+    named = library in OURS or os.environ.get(_variable(library))
+    return bool(named) or _environment(library).exists()
+
+
 def version(library: str, package: str) -> str | None:
     """Return the version of a package where a library's ranks run, None if it is not there."""
     found = metadata.distributions(name=package, path=_path(library))

@@ -64,7 +64,27 @@ def test_only_what_is_needed_is_bad_when_it_is_missing(monkeypatch):
     monkeypatch.setattr(machine, "_of_library", lambda name: Finding(name, "ok", "1.0"))
     found = examine_packages({"horovod"})
     assert subjects(found, "bad") == ["torch", "torchvision", "horovod", "papermill"]
-    assert subjects(found, "warn") == ["deepspeed", "jupyterlab", "ipyparallel", "dali"]
+    assert subjects(found, "warn") == ["deepspeed", "jupyterlab", "ipyparallel"]
+
+
+def test_what_nothing_asks_for_is_optional(monkeypatch, tmp_path):
+    def version(name: str) -> str:
+        if name == "torch":
+            return "2.0"
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(machine.metadata, "version", version)
+    monkeypatch.setattr(machine, "PROBES", {})
+    monkeypatch.setattr(interpreters, "PROJECT", tmp_path)
+    for library in ("TENSORFLOW", "KERAS", "MXNET"):
+        monkeypatch.delenv(f"DDL_PYTHON_{library}", raising=False)
+    found = {one.subject: one for one in examine_packages({"horovod"})}
+    assert found["horovod"].state == "bad"
+    for name in ("deepspeed", "tensorflow", "keras", "mxnet", "jupyterlab"):
+        assert found[name].state == "ok"
+        assert found[name].detail.startswith("optional, not installed")
+    assert "make tensorflow" in found["tensorflow"].detail
+    assert found["dali"].state == "warn"  # a loader of the laptop study
 
 
 def test_each_library_has_a_line_with_its_versions_or_its_target(monkeypatch, tmp_path):
@@ -83,9 +103,9 @@ def test_each_library_has_a_line_with_its_versions_or_its_target(monkeypatch, tm
     assert lines["keras"] == Finding(
         "keras", "ok", f"keras 1.2, jax 1.2, jaxlib 1.2, optax 1.2 for {sys.executable}"
     )
-    assert lines["tensorflow"].state == lines["mxnet"].state == "warn"
-    assert "needs the environment .venv-tensorflow" in lines["tensorflow"].detail
-    assert lines["tensorflow"].remedy.startswith("run `make tensorflow`, or")
+    assert lines["tensorflow"].state == "ok"
+    assert lines["tensorflow"].detail.startswith("optional, not installed; to install it: make ten")
+    assert lines["mxnet"].state == "warn"
     assert lines["mxnet"].detail == "DDL_PYTHON_MXNET = '/no/python' is not an executable file"
 
 
