@@ -66,7 +66,7 @@ class Redrawn:
     damaged: list[str] = field(default_factory=list)
 
     def summary(self, reasons: bool = False) -> list[str]:
-        """Return lines for the terminal: one a study, with `reasons` also why a figure lacks."""
+        """Return lines for the terminal: one a study; `reasons`: also why a figure lacks."""
         return [*self.lines, *self.kept, *(self.reasons if reasons else [])]
 
     @contextmanager

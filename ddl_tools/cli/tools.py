@@ -156,6 +156,7 @@ def _as_text(report: "Report", ready: str) -> str:
 @click.option(
     "--study", "studies", multiple=True, metavar="STUDY", help="Draw only this study; repeatable."
 )
+@click.option("--why", is_flag=True, help="Say why a figure is not drawn.")
 @click.option(
     "--carbon-intensity",
     "carbon_g_per_kwh",
@@ -167,16 +168,16 @@ def figures(
     root: Path | None,
     to: Path | None,
     studies: tuple[str, ...],
+    why: bool,
     carbon_g_per_kwh: float | None,
 ) -> None:
     """Rebuild all tables and draw all figures from records; needs no torch and no GPU.
 
     Each study has a folder of its own, and the paper's statements have one. Its README.md shows the
     figures with answers in numbers, captions and tables. A figure without anything to show is
-    removed; with --study, the command names the reason for each. A damaged record is named and not
-    drawn, and the status is then 1. A file that the command did not write is not replaced. With the
-    committed records and without --to, the command also writes the results in README.md and
-    docs/results/.
+    removed. A damaged record is named and not drawn, and the status is then 1. A file that the
+    command did not write is not replaced. With the committed records and without --to, the command
+    also writes the results in README.md and docs/results/.
     """
     from ddl_tools.analysis import pages
     from ddl_tools.analysis.metrics import WORLD_G_PER_KWH
@@ -191,8 +192,11 @@ def figures(
     if to:
         tree = Tree(tree.root, to.absolute())
     done = redraw(tree, figures=tree.figures, studies=studies, carbon_g_per_kwh=carbon)
-    for line in done.summary(reasons=bool(studies)):
+    for line in done.summary(reasons=why):
         say(line)
+    if studies and done.reasons and not why:
+        others = plural(len(done.reasons), "other figure")
+        say(f"nothing to show in {others}; add --why to see why")
     say(f"{plural(len(done.files), 'file')} in {tree.figures}")
     for page in done.pages[-1:]:
         say(f"answers and figures: {page}")

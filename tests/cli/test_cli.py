@@ -355,5 +355,11 @@ def test_a_damaged_record_is_named_by_all_and_hides_no_other(
     drawn = ddl("figures", "--study", "small", "--results", results().root, status=1)
     assert "small (2 runs: 1 completed, 1 damaged): " in drawn.stdout
     assert f"1 record in no figure:\n{broken.directory}: epochs.jsonl: is miss" in drawn.stderr
+    others = [line for line in drawn.stdout.splitlines() if "nothing to show" in line]
+    assert len(others) == 1
+    assert "--why" in others[0]
+    why = ddl("figures", "--study", "small", "--why", "--results", results().root, status=1)
+    told = re.findall("nothing to show in small/.*: needs", why.stdout)
+    assert others[0].startswith(f"nothing to show in {len(told)} other figures")
     table = (results().figures / "small" / "comparison.csv").read_text()
     assert len(table.splitlines()) == 2, "the head, and the configuration of the other run"
