@@ -224,7 +224,7 @@ def _check(request: Request, found: Sequence[Option], usable: Sequence[Candidate
     if not found:
         least, most = min(one.sizes[0] for one in usable), max(one.max_ranks for one in usable)
         raise DataError(
-            f"no option on {', '.join(map(str, request.sizes))} GPUs (ranks); options exist for "
+            f"no option on {', '.join(map(str, request.sizes))} ranks; options exist for "
             f"{least} to {most}, at most {MAX_EXTRAPOLATION} times the largest known number, and "
             "for steps with no more images than an epoch. Change gpus, max_gpus or images, or "
             "measure more sizes"

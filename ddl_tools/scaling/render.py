@@ -16,7 +16,30 @@ from ddl_tools.scaling.paper import ACCURACY_MODEL
 Row = dict[str, object]
 
 TEMPLATE = Path(__file__).with_name("advice.j2")
+_SCALES = (("hours", "h", 1), ("minutes", "min", 60), ("seconds", "s", 3600))
+"""Units of time, their signs, and how many of each an hour has."""
+
+
+def _scale(hours: float) -> tuple[str, str, int]:
+    """Return the largest unit of which a time has one at least."""
+    return next((one for one in _SCALES if hours * one[2] >= 1), _SCALES[-1])
+
+
+def duration(hours: Estimate) -> str:
+    """Return a time in the unit that fits it."""
+    _, sign, factor = _scale(hours.value)
+    return f"{hours.times(factor)} {sign}"
+
+
+def node_time(hours: Estimate) -> str:
+    """Return node-hours, or their parts, as fits."""
+    unit, _, factor = _scale(hours.value)
+    return f"{hours.times(factor)} node-{unit}"
+
+
 WORDS = {
+    "duration": duration,
+    "node_time": node_time,
     "plural": plural,
     "some": some,
     "paper_loss": paper_loss,
@@ -24,7 +47,7 @@ WORDS = {
 }
 """Functions and names in the lines of an answer."""
 _NAMES = {"deadline": "time", "node_hours": "cost", "accuracy": "accuracy"}
-_HEAD = "configuration ranks nodes batch hours node-hours accuracy_% limits extrapolated"
+_HEAD = "configuration ranks nodes batch {0} node-{0} accuracy_% limits extrapolated"
 
 
 FIRST_COLUMNS = "strategy,loader,details,world_size,"  # of a table of options
@@ -87,14 +110,15 @@ def table(advice: Advice) -> list[str]:
         for one in sorted(advice.options, key=_by_time)
         if one.candidate is advised.candidate or one.ranks == advised.ranks
     ]
-    head = ["", *(name.replace("_", " ") for name in _HEAD.split())]
-    return aligned([head, *(_cells(one, advice) for one in shown)])
+    unit, _, factor = _scale(max(one.deadline.value for one in shown))
+    head = ["", *(name.replace("_", " ") for name in _HEAD.format(unit).split())]
+    return aligned([head, *(_cells(one, advice, factor) for one in shown)])
 
 
-def _cells(one: Option, advice: Advice) -> list[str]:
+def _cells(one: Option, advice: Advice, factor: int) -> list[str]:
     mark = ">" if one is advice.advised else ""
     sizes = one.ranks, one.nodes, one.global_batch_size
-    spans = one.deadline, one.node_hours, one.accuracy or ""
+    spans = one.deadline.times(factor), one.node_hours.times(factor), one.accuracy or ""
     beyond = f"{one.extrapolation:g}" if one.extrapolation > 1 else ""
     return [mark, one.candidate.name, *map(str, (*sizes, *spans)), _verdict(one, advice), beyond]
 

@@ -37,7 +37,7 @@ def test_a_number_of_gpus_needs_no_limit() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--site", "juwels_booster", "--gpus", 8192], "no option on 8192 GPUs"),
+        (["--site", "juwels_booster", "--gpus", 8192], "no option on 8192 ranks"),
         (["--site", "nowhere", "--deadline", 1], "unknown site 'nowhere'"),
         (["--site", "lumi", "--deadline", 1], "no measurement of resnet50 on imagenet on lumi"),
         (["--site", "juwels_booster", "--deadline", 0.001], "deadline=0.0"),

@@ -176,6 +176,22 @@ def test_a_measured_size_comes_first(answer: Answer, make_run: MakeRun) -> None:
     assert answer(HERE, gpus=8, **SAMPLE).advised.extrapolation == 2
 
 
+def test_short_times_of_a_machine_without_gpus_are_in_seconds_and_ranks(
+    answer: Answer, make_run: MakeRun
+) -> None:
+    measure(make_run, 2, 10.0)
+    found = answer(HERE, gpus=2, dataset="sample", images=320, epochs=1)
+    seconds = 3600 * found.advised.deadline.value
+    assert 1 < seconds < 60
+    text = render.text(found)
+    assert f": {seconds:#.3g}" in text
+    assert "node-seconds" in text
+    assert "hours" not in text
+    assert "GPUs" not in text
+    row = render.rows(found)[0]  # for programs
+    assert row["hours"] == found.advised.deadline.value
+
+
 def test_a_limit_within_all_ranges_is_uncertain(answer: Answer) -> None:
     cheapest = min(one.node_hours.value for one in answer(deadline=20.0).options)
     found = answer(node_hours=cheapest)
@@ -213,7 +229,7 @@ def test_a_number_of_gpus_is_at_most_four_times_beyond_the_largest_measured_one(
     found = answer(HERE, gpus=8, **SAMPLE)
     assert found.advised.extrapolation == 4
     assert answer(HERE, gpus=3, **SAMPLE).advised.ranks == 3
-    with pytest.raises(DataError, match=r"no option on 16 GPUs .*; options exist for 1 to 8"):
+    with pytest.raises(DataError, match=r"no option on 16 ranks; options exist for 1 to 8"):
         answer(HERE, gpus=16, **SAMPLE)
 
 
