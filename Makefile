@@ -4,6 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help reproduce figures docs reference cluster-demo image-files gpu pythons lint env horovod hashes clean clean-results
+.PHONY: release-check
 .PHONY: test test-fast test-all instruction-sets
 .PHONY: libraries tensorflow keras mxnet
 
@@ -120,6 +121,9 @@ lint: env ## check style, types, layers, and that notebooks carry no outputs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(if $(wildcard notebooks/*.ipynb),$(BIN)/nbstripout --verify notebooks/*.ipynb)
+
+release-check: env ## refuse a release with a placeholder, or with versions that differ
+	@$(BIN)/python .ci/release.py
 
 env: .venv/.project .venv/.dali-$(DALI) .venv/.horovod ## build .venv; DALI=cuda120: for a driver that stops at CUDA 12
 	@$(if $(filter env,$(MAKECMDGOALS)),echo "next: . .venv/bin/activate && ddl data sample",:)

@@ -1,11 +1,11 @@
 """An exported study, read back by the library of RO-Crate and by the readers of records."""
 
 import sys
+import tomllib
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-import yaml
 from rocrate.rocrate import ROCrate
 
 from ddl_core.errors import RecordError
@@ -48,8 +48,8 @@ def test_the_library_reads_what_a_study_is_and_where_its_files_are(
     found = exported("test", published, folder := tmp_path / "crate")
     assert found.description == QUESTION
     assert found.root_dataset["conformsTo"].id == PROFILE
-    cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
-    assert [found.root_dataset["author"]["name"]] == [one["name"] for one in cited["authors"]]
+    (author,) = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["authors"]
+    assert found.root_dataset["author"]["name"] == author["name"]
     assert found.license.id == "https://spdx.org/licenses/CC-BY-4.0"
     names = {"LICENSE", "study.json", "runs.jsonl", "epochs.jsonl", "profiles.jsonl"}
     assert {one.id for one in found.data_entities} == names
