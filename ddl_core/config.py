@@ -269,7 +269,7 @@ class RunSpec(BaseModel):
         False, description="DeepSpeed: reduction of gradients during backward"
     )
     deepspeed_bucket_elements: int = Field(
-        500_000_000, ge=10, le=10**10, description="DeepSpeed, stages 1 to 3: numbers in a bucket"
+        500_000_000, ge=10, le=10**10, description="DeepSpeed, stages 1 to 3: elements of a bucket"
     )
     second_start: bool = Field(
         False,
