@@ -99,7 +99,8 @@ def test_a_strategy_s_settings_are_told_of_its_own_runs() -> None:
         ("train_images", 1_281_167, "training images 1281167"),
         ("base_lr", 0.1234567891, "learning rate 0.1234567891"),
         ("deepspeed_zero_stage", 2, "ZeRO stage 2"),
-        ("deepspeed_bucket_elements", 1000, "bucket 1000 numbers"),
+        ("deepspeed_bucket_elements", 1000, "bucket 1000 elements"),
+        ("deepspeed_bucket_elements", 5_000_000, "bucket 5M elements"),
     ],
 )
 def test_values_are_said_in_words(field: str, value: Any, words: str) -> None:

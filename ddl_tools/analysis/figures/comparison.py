@@ -347,7 +347,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
         *(["Ratios within each commit."] if any(map(within_commits, panels)) else []),
         *([f"Without a common commit: {plural(other, 'ratio')}."] if other else []),
         *(["Second start: same settings."] if again else []),
-        *(["Synthetic: without a loader."] if free.any() else []),
+        *(["Synthetic: no loader."] if free.any() else []),
         *[f"Rounds left out: {text}." for text in rounds],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]

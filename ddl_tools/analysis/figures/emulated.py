@@ -182,7 +182,7 @@ steps of {{ "%g" | format(row.emu_step_ms / 1000) }} s ({{ like(row) }})
 {% for rows in links[:1] %}
 - EMULATED: {{ rows[0].line }} reaches efficiency {{ rows[0] | estimate }}
 {{ ", " ~ other ~ " " ~ rows[-1] | estimate if rows | length > 1 else "" }}
-on {{ rows[0].world_size }} nodes, {{ "%g" | format(rows[0].emu_link_mbit) }} Mbit/s,
+on {{ rows[0].world_size }} nodes; {{ "%g" | format(rows[0].emu_link_mbit) }} Mbit/s,
 {{ "%g" | format(rows[0].emu_step_ms / 1000) }} s steps ({{ like(rows[0]) }}).
 {% else %}
 - EMULATED: nothing measured here yet.

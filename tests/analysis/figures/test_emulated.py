@@ -86,7 +86,7 @@ def test_links_are_named_with_the_step_that_they_wait_for(tree: Tree, make_run: 
         "3 Mbit/s, step 10 s (18.5 Gbit/s)",
     }
     title, first, second = QUESTIONS["efficiency_emulated"].sentences(table)
-    assert " nodes, 3 Mbit/s, 10 s steps (like 18.5 Gbit/s, 104 ms)" in title
+    assert " nodes; 3 Mbit/s, 10 s steps (like 18.5 Gbit/s, 104 ms)" in title
     assert "links of 3 Mbit/s and steps of 10 s (like 18.5 Gbit/s, 104 ms)" in first
     assert "links of 6 Mbit/s and steps of 5 s" in second
 
