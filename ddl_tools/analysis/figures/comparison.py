@@ -454,10 +454,10 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
         return figure
 
     def enough(self, points: pd.DataFrame) -> bool:
-        """Say whether most ratios have an interval, of what one can still choose."""
+        """Say whether half of the ratios have an interval, of what one can still choose."""
         others = points[points["label"] != points["base"]]
         known = others["ratio_low"].notna()
-        return bool(known.mean() > 1 / 2) and not captions.discontinued(points)
+        return bool(known.mean() >= 1 / 2) and not captions.discontinued(points)
 
     def instead(self, points: pd.DataFrame) -> str:
         """Return the scatter of a study that shards: without data to read, it asks for memory."""

@@ -139,9 +139,10 @@ def test_nothing_leaves_the_page_or_touches_its_neighbour(tree: Tree, make_run: 
     [
         ([DDP], True),
         ([DDP, {"strategy": "horovod", "framework": "mxnet"}], False),
-        ([DDP, {"strategy": "horovod", "repeats": 2}], False),
+        ([DDP, {"strategy": "horovod", "repeats": 2}], True),
+        ([DDP, *({"strategy": one, "repeats": 2} for one in ("horovod", "deepspeed"))], False),
     ],
-    ids=["decidable", "discontinued", "half without an interval"],
+    ids=["decidable", "discontinued", "half have an interval", "most have none"],
 )
 def test_a_table_has_what_nobody_can_choose_or_decide(
     others: list[dict[str, Any]], drawn: bool, tree: Tree, make_run: MakeRun
