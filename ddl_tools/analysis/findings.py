@@ -20,7 +20,7 @@ from ddl_tools.analysis.ratios import compared, without
 from ddl_tools.analysis.result_page import PAGE, shared_settings
 from ddl_tools.analysis.tables import is_emulated, read_table
 from ddl_tools.estimate import Estimate, percent, three_digits
-from ddl_tools.markdown import Markdown, escape, link
+from ddl_tools.markdown import escape, link
 from ddl_tools.names import joined, plural
 from ddl_tools.records import agreement
 from ddl_tools.records.ledger import study_folders
@@ -39,11 +39,13 @@ LARGE = 1.5  # a ratio from here on is said in times, a smaller one in percent
 class Finding:
     """An answer with what a reader must know to use it; all texts are Markdown.
 
-    `repeated` is empty where nothing can be. `topic` and `short` are for the top of the README;
-    without these, only its table has the finding.
+    `page` says more, and is named from the root of the repository. `repeated` is empty where
+    nothing can be. `topic` and `short` are for the top of the README; without these, only its table
+    has the finding.
     """
 
-    question: str
+    asks: str
+    page: str
     text: str
     repeated: str
     holds: str
@@ -51,10 +53,16 @@ class Finding:
     short: str = ""
 
     @property
+    def row(self) -> tuple[str, str, str, str]:
+        """The finding as a row of a table: question, answer, repeated or not, what it holds for."""
+        return link(self.asks, self.page), self.text, self.repeated or "\N{EN DASH}", self.holds
+
+    @property
     def line(self) -> str:
         """The finding as an item of a list."""
         again = f"; repeated: {self.repeated}" if self.repeated else ""
-        return f"- **{self.topic}.** {self.short} *{self.holds}{again}.*"
+        topic = link(self.topic, self.page)
+        return f"- **{topic}**: {self.short} *{self.holds}{again}.*"
 
 
 def findings(tree: Tree, statements: Sequence[str]) -> list[Finding]:
@@ -107,7 +115,8 @@ def _speeds(tree: Tree, question: str, study: str, factor: str, topic: str = "")
     gains = "; ".join(f"{row['short']} {_gain(row)}" for row in rows)
     text = f"Relative to {first['label']} ({three_digits(first['value'])} images/s): {gains}."
     return Finding(
-        question=_linked(question, study),
+        asks=question,
+        page=_page_of(study),
         text=escape(text),
         repeated=_confirmed(pd.DataFrame(rows)),
         holds=_holds(tree, study, points),
@@ -150,7 +159,8 @@ def _figure(
     sentences = QUESTIONS[figure].sentences(points)
     named = [one for one in sentences if begins and one.startswith(begins)]
     return Finding(
-        question=_linked(question, study),
+        asks=question,
+        page=_page_of(study),
         text=escape(" ".join(named[:1] or sentences[:3])),
         repeated=_once(points["n"]),
         holds=_holds(tree, study, points),
@@ -159,8 +169,8 @@ def _figure(
     )
 
 
-def _linked(question: str, study: str) -> Markdown:
-    return link(question, f"figures/{study}/{PAGE}")
+def _page_of(study: str) -> str:
+    return f"figures/{study}/{PAGE}"
 
 
 def _holds(tree: Tree, study: str, points: pd.DataFrame) -> str:
@@ -204,9 +214,8 @@ def _weights(tree: Tree) -> Finding | None:
     free = [one for one in gpus if not one.promised]
     on_gpu = f"; on GPUs in {sum(one.agrees for one in free)} of {len(free)}" if free else ""
     return Finding(
-        question=link(
-            "Do the strategies compute the same?", "docs/explanation/fairness.md#same-weights"
-        ),
+        asks="Do the strategies compute the same?",
+        page="docs/explanation/fairness.md#same-weights",
         text=f"Final weights are identical in {sum(one.agrees for one in sure)} of {len(sure)} "
         f"groups of runs that differ in the strategy alone, on CPUs{on_gpu}.",
         repeated=f"{len(sure)} groups",
@@ -230,9 +239,8 @@ def _prediction(tree: Tree) -> Finding | None:
     gpus = emulated.of_the_paper()
     exposed_s, lost_s = (one - gpus.compute_s for one in (gpus.predicted_s, gpus.measured_s))
     return Finding(
-        question=link(
-            "Can a formula predict communication?", "docs/explanation/scaling-model.md#validation"
-        ),
+        asks="Can a formula predict communication?",
+        page="docs/explanation/scaling-model.md#validation",
         text=f"Steps on {min(sizes)} to {max(sizes)} emulated nodes: median error "
         f"{np.median(errors):.1f} %, at most {max(errors):.1f} %. On the paper's GPUs a step "
         f"loses {1000 * lost_s:.1f} ms, of which it explains {1000 * exposed_s:.1f} ms.",
@@ -257,22 +265,24 @@ def _repetition(tree: Tree) -> Finding | None:
     )
     hardware = pd.concat([table["hardware"] for table, _ in twice]).dropna().unique()
     return Finding(
-        question=link("Do the ratios repeat?", "docs/results/reproducibility.md"),
+        asks="Do the ratios repeat?",
+        page="docs/results/reproducibility.md",
         text=text,
-        repeated=f"{len(twice)} studies",
-        holds=joined(*map(escape, hardware)),
+        repeated="",
+        holds=joined(f"{len(twice)} studies", *map(escape, hardware)),
         topic="Repetition",
         short=text,
     )
 
 
 def _paper(against: str, here: str) -> Finding:
-    """Return how many statements of the paper are contradicted, and asked here."""
+    """Return how many statements of Aach et al. are contradicted, and asked here."""
     return Finding(
-        question=link("Does the paper hold?", "docs/results/statements.md"),
+        asks="Does the paper hold?",
+        page="docs/results/statements.md",
         text=f"{against} {here}",
         repeated="",
-        holds="its text; ratios: other hardware",
-        topic="The paper",
+        holds="its text and tables",
+        topic="Aach et al. (2023)",
         short=against,
     )

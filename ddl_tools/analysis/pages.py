@@ -93,6 +93,8 @@ def statements(table: pd.DataFrame) -> str:
         del heads["paper"]
     if table["against"].eq("").all():
         del heads["against"]
+    # A name with underscores has no place to break: its column would take a quarter of the width.
+    table = table.assign(statement=table["statement"].str.replace("_", " "))
     return markdown.table([*heads.values()], table[[*heads]].map(markdown.escape).to_numpy())
 
 
@@ -148,7 +150,7 @@ def found(findings: Sequence[Finding]) -> str:
 
 def results(tree: Tree, findings: Sequence[Finding]) -> str:
     """Return the README's table of findings, below a sentence on what is published."""
-    rows = [(one.question, one.text, one.repeated or "\N{EN DASH}", one.holds) for one in findings]
+    rows = [one.row for one in findings]
     columns = ["Question", "Finding", "Repeated?", "Holds for"]
     return f"{_published(tree)}\n\n{markdown.table(columns, rows)}"
 

@@ -32,8 +32,8 @@ def test_the_readme_begins_with_few_findings_that_one_can_use() -> None:
     lines = block("found")
     assert 4 <= len(lines) <= 6
     for line in lines:
-        assert re.fullmatch(r"- \*\*[\w ]+\.\*\* .*\d.*\. \*[^*]+\.\*", line), line
-        assert not re.match(r".*\*\* synthetic", line)
+        assert re.fullmatch(r"- \*\*\[[^]]+\]\([^)]+\)\*\*: .*\d.*\. \*[^*]+\.\*", line), line
+        assert not re.match(r".*\*\*: synthetic", line)
 
 
 def test_a_ratio_is_confirmed_only_by_a_second_one_that_agrees() -> None:
@@ -52,7 +52,7 @@ def test_without_records_only_statements_are_in_the_table(tmp_path: Path) -> Non
     assert "Can a formula predict" not in texts["results"]
     assert "DDP, Horovod" not in texts["results"]
     (line,) = texts["found"].splitlines()
-    assert line.startswith("- **The paper.** ")
+    assert line.startswith("- **[Aach et al.")
 
 
 def test_weights_that_differ_are_counted_where_no_bit_is_guaranteed(
@@ -76,6 +76,7 @@ def test_weights_that_differ_are_counted_where_no_bit_is_guaranteed(
 def test_there_is_a_line_for_each_statement(tmp_path: Path) -> None:
     stated, texts = read_paper().claims, pages.texts(Tree(tmp_path))
     for paper, name in stated[["paper", "statement"]].to_numpy():
+        name = name.replace("_", " ")
         start = f"\n| {name} | " if paper == AACH else f"\n| {paper} | {name} | "
         assert start in texts["statements" if paper == AACH else "related"]
     assert " 0 are asked here at a small size" in texts["statements"]
