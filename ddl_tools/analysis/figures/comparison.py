@@ -317,6 +317,18 @@ def _best(points: pd.DataFrame) -> pd.DataFrame:
     return (chosen if faster.empty else faster).sort_values("ratio").tail(1)
 
 
+def _slower(points: pd.DataFrame, best: dict[str, Any]) -> pd.DataFrame:
+    """Return what is slower for sure, and confirmed, where the gain of the best one is not.
+
+    It is the slowest of as many ranks as the baseline; no row where a gain may be named.
+    """
+    if not best or best["outcome"] != _OUTCOMES[UNDECIDED]:
+        return points.iloc[:0]
+    sure = (points["outcome"] == _OUTCOMES[CONFIRMED]) & (points["decision"] == estimates.LESS)
+    alike = (points["base"] == best["base"]) & (points["world_size"] == best["world_size"])
+    return points[(sure & alike).fillna(False) & ~controls(points)].sort_values("ratio").head(1)
+
+
 def _cells(row: pd.Series) -> list[str]:
     """Return what a row is or decides: its numbers are in the table."""
     if not row["n"]:
@@ -379,6 +391,9 @@ class Comparison(Question):
 - No training measured here yet.
 {% elif best.label == best.base or not best | estimate("ratio") %}
 - {{ best.label }} trains {{ best | estimate }} images/s.
+{% elif slower %}
+- No gain over {{ slower.base }} is confirmed; {{ slower.label }} reaches
+{{ slower | estimate("ratio", ".2f") }} of it, confirmed.
 {% else %}
 {% if best.decision == "less" %}
 - {{ best.base }} trains fastest; {{ best.label }} reaches
@@ -469,8 +484,10 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
     def facts(self, points: pd.DataFrame) -> dict[str, Any]:
         points = points if "again_decision" in points else points.assign(again_decision=None)
         points = points.assign(outcome=outcomes(points).map(_OUTCOMES))
+        best = next(iter(records(_best(points))), {})
         return {
-            "best": next(iter(records(_best(points))), {}),
+            "best": best,
+            "slower": next(iter(records(_slower(points, best))), None),
             "groups": compared(points),
             "growths": growths(points),
         }

@@ -126,8 +126,22 @@ def _saved(points: pd.DataFrame, fastest: Mapping[str, Any]) -> dict[str, Any] |
         "most": most,
         "memory": least["value"] / most["value"],
         "speed": f"{speed:.2f}",
-        "doubt": "" if speed.n >= estimates.LEAST else captions.TOO_FEW,
+        "doubt": captions.doubt(speed),
     }
+
+
+def saving(
+    points: pd.DataFrame, least: Mapping[str, Any], most: Mapping[str, Any]
+) -> tuple[float, Estimate] | None:
+    """Return the ratios of memory and throughput of two configurations, named by rows of others.
+
+    None if `points` lack one of the two.
+    """
+    rows = points[points["n"] > 0].drop_duplicates("label").set_index("label")
+    if not {least["label"], most["label"]} <= set(rows.index):
+        return None
+    one, other = (rows.loc[row["label"]] for row in (least, most))
+    return one["value"] / other["value"], _ratio(one, other, "speeds")
 
 
 def _as_fast(row: Mapping[str, Any], fastest: Mapping[str, Any]) -> bool:
@@ -200,7 +214,7 @@ class Tradeoff(Memory):
 {% if saved %}
 - {{ saved.least.label }} needs {{ saved.memory | percent }} of the memory of
 {{ saved.most.label }} at {{ saved.speed }} times its throughput
-{{ ": " ~ saved.doubt if saved.doubt else "" }}.
+{{ "(" ~ saved.doubt ~ ")" if saved.doubt else "" }}.
 {% endif %}
 - {% if each[0].label == fastest.label %}
 {{ fastest.label }} is the fastest, with the least memory.
@@ -239,7 +253,7 @@ fastest, {{ fastest.label }}{{ ": " ~ doubt if doubt else "" }}.
             handles(style.strategies_named(looks)),
             [
                 "Large marks: the most memory of any rank in measured epochs, mean throughput; "
-                "dots: runs. On a CPU: memory above that before the network.",
+                "dots: runs. On a CPU, memory before the network is subtracted.",
                 *captions.provenance(points, ""),
             ],
             _HIGH,

@@ -536,6 +536,24 @@ def test_a_second_measurement_is_an_open_mark_beside_the_first(
     assert "measured again" not in words(QUESTIONS["comparison"].draw(points(tree)))
 
 
+@pytest.mark.parametrize("again", [0.8, 1.02], ids=["confirmed", "not confirmed"])
+def test_a_gain_that_does_not_repeat_is_no_title(
+    again: float, tree: Tree, make_run: MakeRun
+) -> None:
+    """DeepSpeed is slower twice, Horovod faster the first time."""
+    deepspeed = HOROVOD | {"strategy": "deepspeed"}
+    for write, factor in ((make_run, 0.8), (writer(tree.second()), again)):
+        in_blocks(write, REFERENCE, list(DRIFT))
+        in_blocks(write, HOROVOD, list(DRIFT * factor * WOBBLE), place=1)
+        in_blocks(write, deepspeed, list(DRIFT * 1.25 * WOBBLE), place=2)
+    tables = tables_of(tree, "laptop", runs_table(tree), windows_table(tree))
+    title = QUESTIONS["comparison"].title(QUESTIONS["comparison"].points(tables))
+    if again < 1:
+        assert re.match(r"Horovod.* trains 1\.25 .* confirmed", title)
+    else:
+        assert re.match(r"No gain over .*; DeepSpeed.* reaches 0\.80 .* confirmed", title)
+
+
 def test_a_second_start_of_the_reference_is_a_row(tree: Tree, interleaved: MakeRun) -> None:
     """It is pooled with nothing, and no configuration of the title."""
     title = title_of(QUESTIONS["comparison"].draw(points(tree)))

@@ -36,7 +36,7 @@ def test_a_row_is_the_most_of_warm_epochs_and_its_share(tree: Tree, make_run: Ma
     assert (points["state"] * GIB).tolist() == pytest.approx([4 * PARAMETERS * s for s in shares])
     assert QUESTIONS["memory_per_rank"].figure(points) is None, "the scatter shows it"
     said = words(QUESTIONS["memory_against_throughput"].draw(points))
-    assert "memory above that before the network" in said
+    assert "memory before the network is subtracted" in said
 
 
 def test_the_share_of_fsdp_with_accumulation_is_not_known(tree: Tree, make_run: MakeRun) -> None:
@@ -118,4 +118,4 @@ def test_the_first_sentence_is_what_saves_memory_at_the_same_speed(
         made(make_run, "fsdp", 9.0, 0.5, repeat=repeat)
     (first, *_) = QUESTIONS["memory_against_throughput"].sentences(memory_points(runs_table(tree)))
     assert first.startswith("PyTorch-FSDP needs 25 % of the memory of PyTorch-DDP at 1.00")
-    assert first.endswith("at 1.00 [1.00, 1.00] times its throughput.")
+    assert first.endswith("at 1.00 [1.00, 1.00] times its throughput (equivalent).")
