@@ -25,6 +25,8 @@ from ddl_tools.records.paths import Tree
 
 SAME, OTHER, INCONCLUSIVE = "same direction here", "other direction here", "inconclusive here"
 NOT_TESTED = "not tested"
+MOSTLY = "with exceptions: "  # a statement that most of its pairs bear out
+EXCEPTIONS = 0.2  # of the pairs of a statement: with more of them, it is contradicted
 _ID = ["paper", "statement"]
 _ROW = ["study", "figure", "row", "quantity"]
 _RATIO = ["row", "quantity", "ratio", "decision", "hardware"]
@@ -51,7 +53,7 @@ def listed(paper: Paper, found: pd.DataFrame) -> pd.DataFrame:
 
     ``here`` says what the ratios show of it, or what a test needs; ``against`` names two numbers of
     the paper itself that contradict each other, or is empty. Contradicted statements come first,
-    then those with ratios, at last those that are not tested.
+    then those with exceptions and those with ratios, at last those that are not tested.
     """
     texts = found["row"] + ": " + found["ratio"] + " (" + found["study"] + ")"
     parts = texts.groupby([*(found[name] for name in _ID), found["result"]]).agg("; ".join)
@@ -64,7 +66,8 @@ def listed(paper: Paper, found: pd.DataFrame) -> pd.DataFrame:
         here=table["here"].fillna(needs + plans.fillna("")), against=table["against"].fillna("")
     )
     said = [table["here"].str.contains(one, regex=False) for one in (OTHER, SAME, INCONCLUSIVE)]
-    order = np.select([table["against"] != "", *said], range(4), 4)
+    mostly = table["against"].str.startswith(MOSTLY)
+    order = np.select([~mostly & (table["against"] != ""), mostly, *said], range(5), 5)
     return table.iloc[np.argsort(order, kind="stable")]
 
 
@@ -80,11 +83,15 @@ def answer(paper: Paper, found: pd.DataFrame) -> list[str]:
         f"{counts.get(word, 0)} {word.removesuffix(' here')}"
         for word in (SAME, OTHER, INCONCLUSIVE)
     )
-    against = int(claims.join(_against(paper), on=_ID)["against"].notna().sum())
+    against = claims.join(_against(paper), on=_ID)["against"].dropna()
+    mostly = int(against.str.startswith(MOSTLY).sum())
     asked = found["statement"].nunique()
+    own = found[[*_ROW]].drop_duplicates()
     return [
-        f"{against} of {len(claims)} statements are contradicted by the paper itself.",
-        f"{asked} are asked here at a small size: {plural(len(found), 'ratio')}, {results}. "
+        f"{len(against) - mostly} of {len(claims)} statements are contradicted by the paper "
+        f"itself; {mostly} more hold with exceptions.",
+        f"{asked} are asked here at a small size: {plural(len(found), 'comparison')} with "
+        f"{plural(len(own), 'result')}, {results}. "
         f"{len(claims) - asked} are not tested: they need its GPUs.",
         *(f"Measured on {one}: not the paper's hardware." for one in found["hardware"].unique()),
     ]
@@ -146,9 +153,10 @@ def _against(paper: Paper) -> pd.Series:
     for name, pairs in in_table_2(paper).items():
         if against := [one for one in pairs if not one.agrees]:
             worst = max(against, key=lambda one: abs(np.log(one.left / one.right)))
+            few = len(against) <= EXCEPTIONS * len(pairs)
             texts[AACH, name] = (
-                f"{worst.left:g} % against {worst.right:g} % ({worst.place}), one of "
-                f"{len(against)} such pairs of {len(pairs)}"
+                f"{MOSTLY if few else ''}{worst.left:g} % against {worst.right:g} % "
+                f"({worst.place}), one of {len(against)} such pairs of {len(pairs)}"
             )
     return pd.Series(texts, name="against", dtype="string").rename_axis(_ID)
 
