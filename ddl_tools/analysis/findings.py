@@ -15,10 +15,13 @@ from ddl_tools.analysis import estimates
 from ddl_tools.analysis.confirmation import CONFIRMED, confirmation, outcomes
 from ddl_tools.analysis.csv_file import read_csv
 from ddl_tools.analysis.figures import QUESTIONS
+from ddl_tools.analysis.figures.accuracy_runs import RUNNING
+from ddl_tools.analysis.figures.memory import saving
 from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.ratios import compared, without
+from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.result_page import PAGE, shared_settings
-from ddl_tools.analysis.tables import is_emulated, read_table
+from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
 from ddl_tools.estimate import Estimate, percent, three_digits
 from ddl_tools.markdown import escape, link
 from ddl_tools.names import joined, plural
@@ -28,10 +31,10 @@ from ddl_tools.records.paths import Tree
 from ddl_tools.records.run import RunRecord, read_record
 from ddl_tools.scaling import emulated
 
-# Of figures: their name, and how the sentence of the table begins; else it is the first three.
-_MEMORY = ("memory_against_throughput", "")
+# Of a figure: its name, and how the sentence of the table begins.
 _NETWORK = ("efficiency_emulated", "Efficiency on")
-_BATCHES = ("accuracy_vs_batch_size", "Points of")
+_MEMORY, _BATCHES = "memory_against_throughput", "accuracy_vs_batch_size"
+NOT_TRIED = "not tried"
 LARGE = 1.5  # a ratio from here on is said in times, a smaller one in percent
 
 
@@ -39,9 +42,10 @@ LARGE = 1.5  # a ratio from here on is said in times, a smaller one in percent
 class Finding:
     """An answer with what a reader must know to use it; all texts are Markdown.
 
-    `page` says more, and is named from the root of the repository. `repeated` is empty where
-    nothing can be. `topic` and `short` are for the top of the README; without these, only its table
-    has the finding.
+    `page` says more, and is named from the root of the repository. `repeated` says what a second
+    measurement found, and is empty where there can be none. `starts` says how many starts there
+    are, of how many seconds. `topic` and `short` are for the top of the README; without these, only
+    its table has the finding.
     """
 
     asks: str
@@ -49,20 +53,24 @@ class Finding:
     text: str
     repeated: str
     holds: str
+    starts: str = ""
     topic: str = ""
     short: str = ""
 
     @property
     def row(self) -> tuple[str, str, str, str]:
         """The finding as a row of a table: question, answer, repeated or not, what it holds for."""
-        return link(self.asks, self.page), self.text, self.repeated or "\N{EN DASH}", self.holds
+        repeated = self.repeated or "\N{EN DASH}"
+        holds = "; ".join(filter(None, [self.holds, self.starts]))
+        return link(self.asks, self.page), self.text, repeated, holds
 
     @property
     def line(self) -> str:
         """The finding as an item of a list."""
-        again = f"; repeated: {self.repeated}" if self.repeated else ""
-        topic = link(self.topic, self.page)
-        return f"- **{topic}**: {self.short} *{self.holds}{again}.*"
+        again = f"measured again: {self.repeated}" if self.repeated else ""
+        again = "not measured again" if self.repeated == NOT_TRIED else again
+        about = "; ".join(filter(None, [self.holds, self.starts, again]))
+        return f"- **{link(self.topic, self.page)}**: {self.short} *{about}.*"
 
 
 def findings(tree: Tree, statements: Sequence[str]) -> list[Finding]:
@@ -76,9 +84,9 @@ def findings(tree: Tree, statements: Sequence[str]) -> list[Finding]:
         _speeds(tree, "Which loader feeds one GPU?", "one_gpu_loaders", "loader", "Loaders"),
         _speeds(tree, "Horovod or DeepSpeed instead of DDP?", "laptop", "strategy"),
         _speeds(tree, "DALI instead of the native loader?", "laptop", "loader"),
-        _figure(tree, "What does sharding save?", "sharding", _MEMORY, "Memory"),
+        _memory(tree, "What does sharding save?", "sharding", "Memory"),
         _figure(tree, "What does a slow network cost?", "emulated_cluster", _NETWORK, "Networks"),
-        _figure(tree, "What do large batches cost?", "accuracy_laptop", _BATCHES),
+        _batches(tree, "What do large batches cost?", "accuracy_laptop"),
         _weights(tree),
         _prediction(tree),
         _repetition(tree),
@@ -120,6 +128,7 @@ def _speeds(tree: Tree, question: str, study: str, factor: str, topic: str = "")
         text=escape(text),
         repeated=_confirmed(pd.DataFrame(rows)),
         holds=_holds(tree, study, points),
+        starts=_starts(tree, study, pd.DataFrame(rows)["n"]),
         topic=topic,
         short=escape(_fastest(rows[0], first["label"])),
     )
@@ -130,7 +139,8 @@ def _fastest(row: Any, base: str) -> str:
     sure = row["decision"] == estimates.GREATER
     verb = "trains" if sure else "is not proven to be faster: it trains"
     ratio = f"{Estimate.of(row, 'ratio'):.2f} times as fast as {without(base, row['label'])}"
-    return f"{row['short']} {verb} {ratio}."
+    together = " together" if row["short"].count(", ") > 1 else ""
+    return f"{row['short']}{together} {verb} {ratio}."
 
 
 def _gain(row: Any) -> str:
@@ -141,11 +151,7 @@ def _gain(row: Any) -> str:
         return f"{percent(1 - ratio)} slower ({shown})"
     if decided == estimates.GREATER and ratio < LARGE:
         return f"{percent(ratio - 1)} faster ({shown})"
-    return (
-        f"{shown} times as fast"
-        if decided == estimates.GREATER
-        else joined(shown, captions.word(row))
-    )
+    return f"{shown} times" if decided == estimates.GREATER else joined(shown, captions.word(row))
 
 
 def _figure(
@@ -157,15 +163,59 @@ def _figure(
     if points is None:
         return None
     sentences = QUESTIONS[figure].sentences(points)
-    named = [one for one in sentences if begins and one.startswith(begins)]
     return Finding(
         asks=question,
         page=_page_of(study),
-        text=escape(" ".join(named[:1] or sentences[:3])),
-        repeated=_once(points["n"]),
+        text=escape(next((one for one in sentences if one.startswith(begins)), sentences[0])),
+        repeated=NOT_TRIED,
         holds=_holds(tree, study, points),
+        starts=f"{captions.counted('', points.loc[points['n'] > 0, 'n'])} starts",
         topic=topic,
         short=escape(sentences[0]),
+    )
+
+
+def _memory(tree: Tree, question: str, study: str, topic: str) -> Finding | None:
+    """Return which configuration saves memory at which speed, and what a second one found."""
+    points = _points(tree, study, _MEMORY)
+    if points is None:
+        return None
+    figure = QUESTIONS[_MEMORY]
+    sentences = figure.sentences(points)
+    found = runs_table(tree, studies=[study]), windows_table(tree, [study])
+    second, saved = tables_of(tree, study, *found).second, figure.facts(points).get("saved")
+    again = second and saved and saving(figure.points(second), saved["least"], saved["most"])
+    return Finding(
+        asks=question,
+        page=_page_of(study),
+        text=escape(" ".join(sentences[:3])),
+        repeated=f"{percent(again[0])} at {again[1]:.2f}" if again else NOT_TRIED,
+        holds=_holds(tree, study, points),
+        starts=_starts(tree, study, points["n"]),
+        topic=topic,
+        short=escape(sentences[0]),
+    )
+
+
+def _batches(tree: Tree, question: str, study: str) -> Finding | None:
+    """Return the accuracy with the smallest and the largest batch, by way to learn."""
+    points = _points(tree, study, _BATCHES)
+    if points is None:
+        return None
+    facts = QUESTIONS[_BATCHES].facts(points)
+    own = points[points["evaluation"] == RUNNING].set_index(["label", "global_batch_size"])["value"]
+    sizes = facts["first"], facts["batch"]
+    texts = [
+        "{} {:.1f} and {:.1f} %".format(label, *(100 * own[label, size] for size in sizes))
+        for label in (row["label"] for row in facts["both"])
+    ]
+    return Finding(
+        asks=question,
+        page=_page_of(study),
+        text=escape(f"Top-1 accuracy at batch {sizes[0]} and {sizes[1]}: {'; '.join(texts)}."),
+        repeated=NOT_TRIED,
+        holds=_holds(tree, study, points),
+        starts=f"{captions.counted('', points.loc[points['n'] > 0, 'n'])} starts",
     )
 
 
@@ -178,24 +228,28 @@ def _holds(tree: Tree, study: str, points: pd.DataFrame) -> str:
     runs = read_table(tree.tables / f"{study}.csv")
     settings = "emulated nodes" if is_emulated(runs).any() else shared_settings(runs)
     hardware = points.loc[points["n"] > 0, "hardware"].dropna().unique()
-    return joined(settings, *map(escape, hardware))
+    return joined(settings, *(escape(one.removesuffix(", no GPU")) for one in hardware))
 
 
-def _once(numbers: "pd.Series[int]") -> str:
-    """Return that nothing was measured a second time, and from how many starts it is."""
-    return f"no, {captions.counted('', numbers[numbers > 0])} starts"
+def _starts(tree: Tree, study: str, numbers: "pd.Series[int]") -> str:
+    """Return how many starts a finding is from, and how long these were measured."""
+    counts = f"{captions.counted('', numbers[numbers > 0])} starts"
+    runs = read_table(tree.tables / f"{study}.csv")
+    seconds = (runs["train_epochs_warm"] * runs["runtime_warm_epoch_s"])[runs["work"] == "train"]
+    known = seconds[seconds > 0]
+    return f"{counts} of {captions.span(known, '{:.0f}')} s" if len(known) else counts
 
 
 def _confirmed(rows: pd.DataFrame) -> str:
     """Return what a second measurement says of some ratios to the baseline."""
     if rows["again_decision"].isna().all():
-        return _once(rows["n"])
+        return NOT_TRIED
     found = outcomes(rows)
     same = found.eq(CONFIRMED).fillna(False)
     if same.all():
         return "yes"
     if len(rows) == 1:
-        return f"no: {_again(rows.iloc[0])}"
+        return f"tried: {_again(rows.iloc[0])}"
     others = [f"{row['short']} {_again(row)}" for row in rows[~same].to_dict("records")]
     return f"{int(same.sum())} of {len(rows)}; the others: {'; '.join(others)}"
 
@@ -210,16 +264,16 @@ def _weights(tree: Tree) -> Finding | None:
     sure = [one for one in groups if one.promised]
     if not sure:
         return None
-    gpus = [one for one in groups if (one.records[0].system or {}).get("accelerator")]
-    free = [one for one in gpus if not one.promised]
-    on_gpu = f"; on GPUs in {sum(one.agrees for one in free)} of {len(free)}" if free else ""
+    torch = [one for one in groups if one.records[0].spec.framework == "torch"]
+    free = [one for one in torch if not one.promised]
+    others = f"; elsewhere in {sum(one.agrees for one in free)} of {len(free)}" if free else ""
     return Finding(
         asks="Do the strategies compute the same?",
         page="docs/explanation/fairness.md#same-weights",
         text=f"Final weights are identical in {sum(one.agrees for one in sure)} of {len(sure)} "
-        f"groups of runs that differ in the strategy alone, on CPUs{on_gpu}.",
+        f"groups of runs that differ in the strategy alone, with 1 or 2 ranks on CPUs{others}.",
         repeated=f"{len(sure)} groups",
-        holds="PyTorch, fp32, CPU, 1 and 2 ranks",
+        holds="PyTorch; elsewhere: GPUs, 4 ranks on CPUs",
     )
 
 
@@ -241,9 +295,9 @@ def _prediction(tree: Tree) -> Finding | None:
     return Finding(
         asks="Can a formula predict communication?",
         page="docs/explanation/scaling-model.md#validation",
-        text=f"Steps on {min(sizes)} to {max(sizes)} emulated nodes: median error "
-        f"{np.median(errors):.1f} %, at most {max(errors):.1f} %. On the paper's GPUs a step "
-        f"loses {1000 * lost_s:.1f} ms, of which it explains {1000 * exposed_s:.1f} ms.",
+        text=f"Steps on {min(sizes)} to {max(sizes)} emulated nodes, from measured links: "
+        f"median error {np.median(errors):.1f} %, at most {max(errors):.1f} %. On the paper's GPUs "
+        f"a step loses {1000 * lost_s:.1f} ms, of which it explains {1000 * exposed_s:.1f} ms.",
         repeated=f"{len(steps)} settings",
         holds="rings over TCP, not NCCL",
     )
@@ -269,7 +323,7 @@ def _repetition(tree: Tree) -> Finding | None:
         page="docs/results/reproducibility.md",
         text=text,
         repeated="",
-        holds=joined(f"{len(twice)} studies", *map(escape, hardware)),
+        holds=joined(f"{len(twice)} studies", *(one.removesuffix(", no GPU") for one in hardware)),
         topic="Repetition",
         short=text,
     )

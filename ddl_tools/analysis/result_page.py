@@ -146,7 +146,8 @@ def head(tree: Tree, study: str, tables: Tables, folder: Path) -> tuple[str, Mar
     runs = tables.runs
     table = link(counts(runs), tree.tables / f"{study}.csv", folder)
     made = f"{table}, on {machines(runs)}; code {commits(runs)}."
-    about = f"All runs: {shared}." if (shared := shared_settings(runs)) else ""
+    every = "All runs" if whole(runs)["work"].nunique() < 2 else "All training runs"
+    about = f"{every}: {shared}." if (shared := shared_settings(runs)) else ""
     title = tables.study.question if tables.study else study
     ends = "[ ] = 95 % interval over starts, unless the caption or the column says otherwise."
     remarks: list[Markdown] = []
@@ -172,7 +173,9 @@ def shared_settings(runs: pd.DataFrame) -> str:
     known = whole(runs)
     if known["accumulation"].nunique() > 1:  # a batch is then several of these
         names.remove("local_batch_size")
-    return escape(common(specs(known), names)) if len(known) else ""
+    trained = known[known["work"] == "train"]
+    names += [name for name in ("channels_last", "compile") if trained[name].eq(True).all()]
+    return escape(common(specs(trained if len(trained) else known), names)) if len(known) else ""
 
 
 def _read_again(runs: pd.DataFrame) -> list[str]:
