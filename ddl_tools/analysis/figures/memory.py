@@ -124,6 +124,7 @@ def _saved(points: pd.DataFrame, fastest: Mapping[str, Any]) -> dict[str, Any] |
     return {
         "least": least,
         "most": most,
+        "than": without(most["label"], least["label"]),
         "memory": least["value"] / most["value"],
         "speed": f"{speed:.2f}",
         "doubt": captions.doubt(speed),
@@ -213,7 +214,7 @@ class Tradeoff(Memory):
 {% else %}
 {% if saved %}
 - {{ saved.least.label }} needs {{ saved.memory | percent }} of the memory of
-{{ saved.most.label }} at {{ saved.speed }} times its throughput
+{{ saved.than }} at {{ saved.speed }} times its throughput
 {{ "(" ~ saved.doubt ~ ")" if saved.doubt else "" }}.
 {% endif %}
 - {% if each[0].label == fastest.label %}
