@@ -203,6 +203,8 @@ def _batches(tree: Tree, question: str, study: str) -> Finding | None:
     if points is None:
         return None
     facts = QUESTIONS[_BATCHES].facts(points)
+    if not facts.get("both"):
+        return None
     own = points[points["evaluation"] == RUNNING].set_index(["label", "global_batch_size"])["value"]
     sizes = facts["first"], facts["batch"]
     texts = [
