@@ -19,7 +19,7 @@ from tests import pages
 
 PAGES = sorted(
     {*PROJECT.glob("*.md"), *PROJECT.glob("docs/**/*.md")}
-    | {*PROJECT.glob("*/README.md"), *PROJECT.glob("data/*/README.md")}
+    | {*PROJECT.glob("[!.]*/README.md"), *PROJECT.glob("data/*/README.md")}
 )
 _CODE = re.compile(r"^```.*?^```", re.M | re.S)
 _FILE = re.compile(r"`((?:ddl_core|ddl_tools|tests|benchmarks|studies|requirements)/[\w./-]+)`")

@@ -1,7 +1,9 @@
 """Networks of your own, ``package.module:function``: looked for, and never imported here."""
 
+import os
 import re
 import symtable
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import decode_source, find_spec
 from pathlib import Path
 
@@ -21,7 +23,13 @@ def is_lost(model: str) -> bool:
     if package is None:
         return False
     # The ranks have another __main__.
-    return package == "__main__" or not find_spec(package)
+    return package == "__main__" or not _spec_of(package)
+
+
+def _spec_of(package: str) -> ModuleSpec | None:
+    """Return where ranks find a package: they begin with ``PYTHONPATH`` as it is now."""
+    later = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    return find_spec(package) or PathFinder.find_spec(package, later)
 
 
 def require(model: str) -> None:
@@ -44,7 +52,7 @@ def require(model: str) -> None:
 def _file_of(module: str) -> Path | None:
     """Return the source of a module; its packages are not imported."""
     package, *rest = module.split(".")
-    found = find_spec(package)
+    found = _spec_of(package)
     if found is None:
         return None
     folders = found.submodule_search_locations or ()

@@ -118,6 +118,7 @@ def test_whole_runs_tell_nothing_of_other_days(tree: Tree, make_run: MakeRun) ->
     assert "3 repeats not known, the study is not interleaved" in resolves(asked, tree)
 
 
+@pytest.mark.slow
 def test_forecasts_keep_what_they_promise_in_9_of_10_published_ratios(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
