@@ -47,7 +47,7 @@ from ddl_tools.analysis.plot.rows import (
     mark_cut,
     row_figure,
 )
-from ddl_tools.analysis.question import Question, Tables, question, records
+from ddl_tools.analysis.question import Question, Tables, question, records, several_starts
 from ddl_tools.analysis.ratios import (
     CONTROL,
     FEWEST,
@@ -469,10 +469,8 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
         return figure
 
     def enough(self, points: pd.DataFrame) -> bool:
-        """Say whether half of the ratios have an interval, of what one can still choose."""
-        others = points[points["label"] != points["base"]]
-        known = others["ratio_low"].notna()
-        return bool(known.mean() >= 1 / 2) and not captions.discontinued(points)
+        """Say whether there are several starts, of what one can still choose."""
+        return several_starts(points) and not captions.discontinued(points)
 
     def instead(self, points: pd.DataFrame) -> str:
         """Return the scatter of a study that shards: without data to read, it asks for memory."""
