@@ -336,13 +336,12 @@ def error() -> str:
 def calculated() -> str:
     """Return the calculated and the stated loss of a step of ResNet50 on 1024 GPUs, by DDP."""
     step = scaling_emulated.of_the_paper()
-    exposed_s, lost_s = (one - step.compute_s for one in (step.predicted_s, step.measured_s))
     ranks = step.nodes * scaling_emulated.LINKS.gpus_per_node
     return (
         f"On {ranks} GPUs with the links above, the calculator gives {step.framework} "
-        f"{1000 * exposed_s:.1f} ms of exposed communication a step of ResNet50 (E = "
+        f"{1000 * step.exposed_s:.1f} ms of exposed communication a step of ResNet50 (E = "
         f"{step.predicted_efficiency:.2f}). The paper's E = {step.measured_efficiency:.2f} means "
-        f"that a step of {1000 * step.compute_s:.0f} ms loses {1000 * lost_s:.1f} ms "
+        f"that a step of {1000 * step.compute_s:.0f} ms loses {1000 * step.lost_s:.1f} ms "
         "([C9](../results/paper.md))."
     )
 

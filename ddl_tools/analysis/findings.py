@@ -21,7 +21,7 @@ from ddl_tools.analysis.plot import captions
 from ddl_tools.analysis.ratios import compared, without
 from ddl_tools.analysis.redraw import tables_of
 from ddl_tools.analysis.result_page import PAGE, shared_settings
-from ddl_tools.analysis.tables import is_emulated, read_table, runs_table, windows_table
+from ddl_tools.analysis.tables import is_emulated, read_table
 from ddl_tools.estimate import Estimate, percent, three_digits
 from ddl_tools.markdown import escape, link
 from ddl_tools.names import joined, plural
@@ -169,7 +169,7 @@ def _figure(
         text=escape(next((one for one in sentences if one.startswith(begins)), sentences[0])),
         repeated=NOT_TRIED,
         holds=_holds(tree, study, points),
-        starts=f"{captions.counted('', points.loc[points['n'] > 0, 'n'])} starts",
+        starts=_counted(points["n"]),
         topic=topic,
         short=escape(sentences[0]),
     )
@@ -182,8 +182,7 @@ def _memory(tree: Tree, question: str, study: str, topic: str) -> Finding | None
         return None
     figure = QUESTIONS[_MEMORY]
     sentences = figure.sentences(points)
-    found = runs_table(tree, studies=[study]), windows_table(tree, [study])
-    second, saved = tables_of(tree, study, *found).second, figure.facts(points).get("saved")
+    second, saved = tables_of(tree, study).second, figure.facts(points).get("saved")
     again = second and saved and saving(figure.points(second), saved["least"], saved["most"])
     return Finding(
         asks=question,
@@ -217,7 +216,7 @@ def _batches(tree: Tree, question: str, study: str) -> Finding | None:
         text=escape(f"Top-1 accuracy at batch {sizes[0]} and {sizes[1]}: {'; '.join(texts)}."),
         repeated=NOT_TRIED,
         holds=_holds(tree, study, points),
-        starts=f"{captions.counted('', points.loc[points['n'] > 0, 'n'])} starts",
+        starts=_counted(points["n"]),
     )
 
 
@@ -229,13 +228,20 @@ def _holds(tree: Tree, study: str, points: pd.DataFrame) -> str:
     """Return settings and hardware of the runs behind some points."""
     runs = read_table(tree.tables / f"{study}.csv")
     settings = "emulated nodes" if is_emulated(runs).any() else shared_settings(runs)
-    hardware = points.loc[points["n"] > 0, "hardware"].dropna().unique()
-    return joined(settings, *(escape(one.removesuffix(", no GPU")) for one in hardware))
+    return joined(settings, *_machines(points.loc[points["n"] > 0, "hardware"]))
+
+
+def _machines(hardware: "pd.Series[str]") -> list[str]:
+    return [escape(one.removesuffix(", no GPU")) for one in hardware.dropna().unique()]
+
+
+def _counted(numbers: "pd.Series[int]") -> str:
+    return captions.starts(numbers[numbers > 0], "")
 
 
 def _starts(tree: Tree, study: str, numbers: "pd.Series[int]") -> str:
     """Return how many starts a finding is from, and how long these were measured."""
-    counts = f"{captions.counted('', numbers[numbers > 0])} starts"
+    counts = _counted(numbers)
     runs = read_table(tree.tables / f"{study}.csv")
     seconds = (runs["train_epochs_warm"] * runs["runtime_warm_epoch_s"])[runs["work"] == "train"]
     known = seconds[seconds > 0]
@@ -293,13 +299,13 @@ def _prediction(tree: Tree) -> Finding | None:
     errors = [100 * abs(one.error) for one in steps]
     sizes = [one.nodes for one in steps]
     gpus = emulated.of_the_paper()
-    exposed_s, lost_s = (one - gpus.compute_s for one in (gpus.predicted_s, gpus.measured_s))
     return Finding(
         asks="Can a formula predict communication?",
         page="docs/explanation/scaling-model.md#validation",
         text=f"Steps on {min(sizes)} to {max(sizes)} emulated nodes, from measured links: "
         f"median error {np.median(errors):.1f} %, at most {max(errors):.1f} %. On the paper's GPUs "
-        f"a step loses {1000 * lost_s:.1f} ms, of which it explains {1000 * exposed_s:.1f} ms.",
+        f"a step loses {1000 * gpus.lost_s:.1f} ms, of which it explains "
+        f"{1000 * gpus.exposed_s:.1f} ms.",
         repeated=f"{len(steps)} settings",
         holds="rings over TCP, not NCCL",
     )
@@ -319,13 +325,13 @@ def _repetition(tree: Tree) -> Finding | None:
         f"Of {plural(compared, 'ratio')} measured twice, {agree} agree. Of {decided} decided ones, "
         f"{confirmed} are confirmed and {otherwise} are decided the other way."
     )
-    hardware = pd.concat([table["hardware"] for table, _ in twice]).dropna().unique()
+    hardware = pd.concat([table["hardware"] for table, _ in twice])
     return Finding(
         asks="Do the ratios repeat?",
         page="docs/results/reproducibility.md",
         text=text,
         repeated="",
-        holds=joined(f"{len(twice)} studies", *(one.removesuffix(", no GPU") for one in hardware)),
+        holds=joined(f"{len(twice)} studies", *_machines(hardware)),
         topic="Repetition",
         short=text,
     )

@@ -66,6 +66,16 @@ class Step:
         return self.predicted_s / self.measured_s - 1
 
     @property
+    def lost_s(self) -> float:
+        """Seconds of the measured step that are not computed."""
+        return self.measured_s - self.compute_s
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds of the predicted step that are not computed: exposed communication."""
+        return self.predicted_s - self.compute_s
+
+    @property
     def measured_efficiency(self) -> float:
         """Step on one node over the measured step."""
         return self.compute_s / self.measured_s

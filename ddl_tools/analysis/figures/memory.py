@@ -120,12 +120,12 @@ def _saved(points: pd.DataFrame, fastest: Mapping[str, Any]) -> dict[str, Any] |
     least, most = fast[0], fast[-1]
     if most["value"] <= (1 + estimates.MARGIN) * least["value"]:
         return None
-    speed = _ratio(least, most, "speeds")
+    memory, speed = _gain(least, most)
     return {
         "least": least,
         "most": most,
         "than": without(most["label"], least["label"]),
-        "memory": least["value"] / most["value"],
+        "memory": memory,
         "speed": f"{speed:.2f}",
         "doubt": captions.doubt(speed),
     }
@@ -141,7 +141,11 @@ def saving(
     rows = points[points["n"] > 0].drop_duplicates("label").set_index("label")
     if not {least["label"], most["label"]} <= set(rows.index):
         return None
-    one, other = (rows.loc[row["label"]] for row in (least, most))
+    return _gain(*(rows.loc[row["label"]] for row in (least, most)))
+
+
+def _gain(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> tuple[float, Estimate]:
+    """Return the ratios of memory and throughput of two configurations."""
     return one["value"] / other["value"], _ratio(one, other, "speeds")
 
 

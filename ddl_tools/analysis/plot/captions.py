@@ -125,9 +125,9 @@ def undrawn(table: pd.DataFrame) -> str:
     return " ".join([*discontinued(table), *([f"{about}."] if about else [])])
 
 
-def starts(numbers: pd.Series) -> str:
+def starts(numbers: pd.Series, name: str = "n") -> str:
     """Return e.g. ``"n = 3 starts"`` or ``"n = 1 to 3 starts"``."""
-    return f"{counted('n', numbers)} start{'s' if numbers.max() > 1 else ''}"
+    return f"{counted(name, numbers)} start{'s' if numbers.max() > 1 else ''}"
 
 
 def _shortened(texts: list[str], most: int = 2) -> list[str]:
