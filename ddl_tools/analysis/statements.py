@@ -25,7 +25,6 @@ from ddl_tools.records.paths import Tree
 
 SAME, OTHER, INCONCLUSIVE = "same direction here", "other direction here", "inconclusive here"
 NOT_TESTED = "not tested"
-MOSTLY = "with exceptions: "  # a statement that most of its pairs bear out
 EXCEPTIONS = 0.2  # of the pairs of a statement: with more of them, it is contradicted
 _ID = ["paper", "statement"]
 _ROW = ["study", "figure", "row", "quantity"]
@@ -66,7 +65,7 @@ def listed(paper: Paper, found: pd.DataFrame) -> pd.DataFrame:
         here=table["here"].fillna(needs + plans.fillna("")), against=table["against"].fillna("")
     )
     said = [table["here"].str.contains(one, regex=False) for one in (OTHER, SAME, INCONCLUSIVE)]
-    mostly = table["against"].str.startswith(MOSTLY)
+    mostly = table["mostly"].eq(True)
     order = np.select([~mostly & (table["against"] != ""), mostly, *said], range(5), 5)
     return table.iloc[np.argsort(order, kind="stable")]
 
@@ -83,8 +82,8 @@ def answer(paper: Paper, found: pd.DataFrame) -> list[str]:
         f"{counts.get(word, 0)} {word.removesuffix(' here')}"
         for word in (SAME, OTHER, INCONCLUSIVE)
     )
-    against = claims.join(_against(paper), on=_ID)["against"].dropna()
-    mostly = int(against.str.startswith(MOSTLY).sum())
+    against = claims.join(_against(paper), on=_ID).dropna(subset="against")
+    mostly = int(against["mostly"].sum())
     asked = found["statement"].nunique()
     own = found[[*_ROW]].drop_duplicates()
     return [
@@ -138,10 +137,11 @@ def _of_accuracy(points: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
 # --- numbers of the paper itself ---
 
 
-def _against(paper: Paper) -> pd.Series:
+def _against(paper: Paper) -> pd.DataFrame:
     """Return two numbers of the paper that contradict each other, by paper and statement.
 
-    Statements on shares of kernel time are compared with the paper's Table 2.
+    ``mostly`` says that they are exceptions: most pairs bear the statement out. Statements on
+    shares of kernel time are compared with the paper's Table 2.
     """
     numbers = _numbers(paper)
     texts = {
@@ -150,15 +150,18 @@ def _against(paper: Paper) -> pd.Series:
         )
         for row in paper.claims.dropna(subset="numbers").to_dict("records")
     }
+    mostly: set[tuple[str, str]] = set()
     for name, pairs in in_table_2(paper).items():
         if against := [one for one in pairs if not one.agrees]:
             worst = max(against, key=lambda one: abs(np.log(one.left / one.right)))
-            few = len(against) <= EXCEPTIONS * len(pairs)
+            if few := len(against) <= EXCEPTIONS * len(pairs):
+                mostly.add((AACH, name))
             texts[AACH, name] = (
-                f"{MOSTLY if few else ''}{worst.left:g} % against {worst.right:g} % "
+                f"{'with exceptions: ' if few else ''}{worst.left:g} % against {worst.right:g} % "
                 f"({worst.place}), one of {len(against)} such pairs of {len(pairs)}"
             )
-    return pd.Series(texts, name="against", dtype="string").rename_axis(_ID)
+    found = pd.Series(texts, name="against", dtype="string").rename_axis(_ID).to_frame()
+    return found.assign(mostly=found.index.isin(mostly))
 
 
 def _numbers(paper: Paper) -> dict[str, str]:

@@ -322,9 +322,9 @@ def _slower(points: pd.DataFrame, best: dict[str, Any]) -> pd.DataFrame:
 
     It is the slowest of as many ranks as the baseline; no row where a gain may be named.
     """
-    if not best or best["outcome"] != _OUTCOMES[UNDECIDED]:
+    if not best or best["outcome"] not in (UNDECIDED, OTHERWISE):
         return points.iloc[:0]
-    sure = (points["outcome"] == _OUTCOMES[CONFIRMED]) & (points["decision"] == estimates.LESS)
+    sure = (points["outcome"] == CONFIRMED) & (points["decision"] == estimates.LESS)
     alike = (points["base"] == best["base"]) & (points["world_size"] == best["world_size"])
     return points[(sure & alike).fillna(False) & ~controls(points)].sort_values("ratio").head(1)
 
@@ -481,10 +481,10 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
 
     def facts(self, points: pd.DataFrame) -> dict[str, Any]:
         points = points if "again_decision" in points else points.assign(again_decision=None)
-        points = points.assign(outcome=outcomes(points).map(_OUTCOMES))
+        points = points.assign(outcome=outcomes(points))
         best = next(iter(records(_best(points))), {})
         return {
-            "best": best,
+            "best": best and best | {"outcome": _OUTCOMES.get(best["outcome"], "")},
             "slower": next(iter(records(_slower(points, best))), None),
             "groups": compared(points),
             "growths": growths(points),
