@@ -70,7 +70,7 @@ def said(*words: object) -> str:
     return result.output
 
 
-def test_commands_show_every_character(world: World) -> None:
+def test_commands_show_every_character(world: World, tmp_path: Path) -> None:
     results = ["--results", world.tree.root]
     shown = [
         said("study", command, name, *results)
@@ -81,11 +81,11 @@ def test_commands_show_every_character(world: World) -> None:
     ]
     shown.append(said("study", "run", world.study, "--dry-run", *results))
     shown.append(said("study", "plan", world.study, "--dry-run", *results))
-    shown.append(said("figures", *results))
+    shown.append(said("figures", *results, "--to", tmp_path))
     for text in shown:
         assert unseen(text.replace("\x1b[31m\x1b[1m", "").replace("\x1b[0m", "")) == []
         assert "# A heading" not in text.splitlines()
-    assert "damaged" in shown[1]
+    assert "damaged" in shown[1] and STUDY in shown[-1]
 
 
 def test_a_study_file_shows_every_character(world: World, tmp_path: Path) -> None:
