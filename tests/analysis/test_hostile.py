@@ -85,7 +85,8 @@ def test_commands_show_every_character(world: World, tmp_path: Path) -> None:
     for text in shown:
         assert unseen(text.replace("\x1b[31m\x1b[1m", "").replace("\x1b[0m", "")) == []
         assert "# A heading" not in text.splitlines()
-    assert "damaged" in shown[1] and STUDY in shown[-1]
+    assert "damaged" in shown[1]
+    assert STUDY in shown[-1]
 
 
 def test_a_study_file_shows_every_character(world: World, tmp_path: Path) -> None:
