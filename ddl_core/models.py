@@ -22,7 +22,7 @@ from ddl_core.config import RunSpec
 from ddl_core.errors import SpecError
 from ddl_core.registry import known, resolve
 from ddl_core.schedules import derive_seed
-from ddl_core.spelling import nearest
+from ddl_core.spelling import suggestion
 
 try:
     import torchvision as torchvision
@@ -136,9 +136,8 @@ def of_timm(spec: RunSpec) -> nn.Module:
 def _checked(spec: RunSpec, known: Sequence[str]) -> str:
     zoo, _, name = spec.model.partition("/")
     if name not in known:
-        near = nearest(name, known)
-        like = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise SpecError(f"model = {spec.model!r}: {zoo} has no classifier of that name{like}")
+        fault = f"model = {spec.model!r}: {zoo} has no classifier of that name"
+        raise SpecError("; ".join(filter(None, [fault, suggestion(name, known)])))
     return name
 
 
