@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib import metadata
 from os.path import commonprefix
 from pathlib import Path
@@ -78,8 +77,8 @@ say(deepspeed.__version__, "accelerator " + get_accelerator().device_name())
 """,
 }
 
-# What is not installed, and nothing needs: the detail begins with these words.
 OPTIONAL = "optional, not installed"
+"""What a finding says of a package that is not installed, and that nothing needs."""
 
 # Asked for their version only: what they need is tested by using them.
 INSTALLED = ("papermill", "jupyterlab", "ipyparallel")
@@ -201,9 +200,8 @@ def examine_outside() -> list[Finding]:
 
 def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
     """Import a package in a process of its own and report what it says, as `PROBES` asks it."""
-    found = installed(name, required)
-    if found.state != "ok" or found.detail.startswith(OPTIONAL) or name not in PROBES:
-        return found
+    if _version(name) is None or name not in PROBES:
+        return installed(name, required)
     state: State = "bad" if required else "warn"
     head = (
         f"def say(*parts): print({ANSWER!r} + ', '.join(map(str, parts)))\n"
@@ -232,14 +230,20 @@ def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Fi
 
 def installed(name: str, required: bool) -> Finding:
     """Report the version of a package without importing it."""
+    if version := _version(name):
+        return Finding(name, "ok", version)
+    needs = (one.install for one in registry.STRATEGIES.values() if name in one.packages)
+    install = next(needs, REMEDY)
+    if required:
+        return Finding(name, "bad", "not installed", install)
+    return Finding(name, "ok", f"{OPTIONAL}; to install it: {install}")
+
+
+def _version(package: str) -> str | None:
     try:
-        return Finding(name, "ok", metadata.version(name))
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        needs = (one.install for one in registry.STRATEGIES.values() if name in one.packages)
-        install = next(needs, REMEDY)
-        if required:
-            return Finding(name, "bad", "not installed", install)
-        return Finding(name, "ok", f"{OPTIONAL}; to install it: {install}")
+        return None
 
 
 def _of_names(kind: str) -> list[Finding]:
@@ -254,8 +258,8 @@ def _of_names(kind: str) -> list[Finding]:
 def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:
     subject = commonprefix(names).rstrip("_") or packages[0]  # noqa: RUF071 (letters are meant)
     for package in packages:
-        with suppress(metadata.PackageNotFoundError):
-            return Finding(subject, "ok", f"{metadata.version(package)} ({package})")
+        if version := _version(package):
+            return Finding(subject, "ok", f"{version} ({package})")
     needed = f"not installed; needed by {kind} {', '.join(names)}: {' or '.join(packages)}"
     return Finding(subject, "warn", needed, registry.REGISTRIES[kind][names[0]].install)
 

@@ -57,14 +57,16 @@ def test_a_horovod_without_nccl_is_of_no_use_beside_a_gpu(
 
 
 def test_only_what_is_needed_is_bad_when_it_is_missing(monkeypatch):
-    def lacks(name: str, required: bool) -> Finding:
-        return Finding(name, "bad" if required else "warn", "not installed", "make env")
+    def lacks(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(machine, "installed", lacks)
+    monkeypatch.setattr(machine.metadata, "version", lacks)
     monkeypatch.setattr(machine, "_of_library", lambda name: Finding(name, "ok", "1.0"))
     found = examine_packages({"horovod"})
     assert subjects(found, "bad") == ["torch", "torchvision", "horovod", "papermill"]
-    assert subjects(found, "warn") == ["deepspeed", "jupyterlab", "ipyparallel"]
+    details = {one.subject: one.detail for one in found}
+    for name in ("deepspeed", "jupyterlab", "ipyparallel"):
+        assert details[name].startswith(machine.OPTIONAL)
 
 
 def test_what_nothing_asks_for_is_optional(monkeypatch, tmp_path):
