@@ -229,7 +229,7 @@ def status_command(definition: Study, watch: bool, tree: Tree, as_json: bool) ->
     A failed run has its class of failure in brackets; below is what to do about each class. If a
     job was killed, the record gets the state that SLURM reports. If jobs ended before their runs
     began, you see the last lines of the first one's log. Damaged runs do not count as complete: see
-    `ddl study verify`. The last line says whether the weights of the frameworks are equal.
+    `ddl study verify`. A line says whether the weights of the frameworks are equal.
     """
     from ddl_tools.cli import answers
     from ddl_tools.launch.study import live
@@ -254,10 +254,13 @@ def status_command(definition: Study, watch: bool, tree: Tree, as_json: bool) ->
             say(text)
             common.warn_of_disagreement(entries)
             shown = text
+        complete = all(item.state == "completed" for item in entries)
+        if complete:
+            say_next(["ddl", "study", "compare", common.study_word(), *results_words(tree)])
         if not watch:
             return
         if all(item.state in ENDED for item in entries):
-            sys.exit(any(item.state != "completed" for item in entries))
+            sys.exit(not complete)
         time.sleep(WATCH_EVERY_S)
 
 
@@ -385,6 +388,8 @@ def publish_command(source: str | Path, second: bool, tree: Tree) -> None:
             say(f"not published: {skipped}", err=True)
         text = f"{len(done.new)} published, {len(done.unchanged)} published before"
         say(text if name == source else f"{name}: {text}")
+    if any(done.new for done in found.values()):
+        say_next(["ddl", "figures"], ["git", "add", "data", "figures", "docs", "README.md"])
 
 
 @study.command("export")

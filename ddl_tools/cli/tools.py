@@ -15,7 +15,7 @@ from ddl_core.files import writing_to
 from ddl_core.registry import FORMATS, LOADERS, MODELS
 from ddl_tools.cli import options as common
 from ddl_tools.cli.options import FILE, FOLDER, tree_of
-from ddl_tools.cli.output import say, say_json
+from ddl_tools.cli.output import say, say_json, say_next
 from ddl_tools.names import plural
 from ddl_tools.records.paths import REPORT, ProbeFiles, Tree, committed, existing, results
 
@@ -121,6 +121,8 @@ def doctor(
                 say(f"figure: {path}")
     if bad:
         sys.exit(1)
+    if not (as_json or show or site_name):
+        say_next(["ddl", "data", "sample"], ["ddl", "recommend", "--model", "resnet18"])
 
 
 def _as_text(report: "Report", ready: str) -> str:
