@@ -186,9 +186,8 @@ def _ratio_to(row: Any, points: pd.DataFrame) -> str:
 
 def nearest(points: pd.DataFrame) -> pd.DataFrame:
     """Return the configurations by the number of factors in which they differ from the baseline."""
-    counts = [_differences(panel).sum(axis=1) for _, panel in points.groupby("panel")]
-    many = pd.concat(counts)[~points["second_start"].fillna(False)]
-    table = points.loc[many.sort_index().sort_values(kind="stable").index]
+    counts = pd.concat([_differences(panel).sum(axis=1) for _, panel in points.groupby("panel")])
+    table = points.loc[counts.sort_index().sort_values(kind="stable").index]
     rows = table.to_dict("records")
     words = [
         "baseline" if row["label"] == row["base"] else CONTROL if control else word(row)

@@ -201,12 +201,15 @@ def _draw_others(title: str, points: pd.DataFrame) -> Figure:
     for ax, part in panels:
         part, names = _axes(ax, part), []
         curves.share_axis(ax, pd.concat([part["value"], part["value"] + _ABOVE]), most=1)
-        for _, same in part[part["source"] == "stated"].groupby(["at", "statement"], sort=False):
+        stated = part[part["source"] == "stated"]
+        unnamed_at = stated.loc[stated.duplicated(["at", "statement"]), "at"].max()
+        for _, same in stated.groupby(["at", "statement"], sort=False):
             row, alone = same.iloc[0], len(same) == 1
             look = looks[row["label"]] if alone else style.UNNAMED_LOOK | {"color": _BLACK}
             ax.plot(row["at"], row["value"], zorder=6, **look | _STATED)
-            name = row["label"] if alone else "the paper: schedule not named"
-            names.append(Name(row["at"], row["value"], name, look["color"]))
+            if alone or row["at"] == unnamed_at:
+                name = row["label"] if alone else "the paper: schedule not named"
+                names.append(Name(row["at"], row["value"], name, look["color"]))
         for label, series in part[part["source"] == "published"].groupby("label"):
             series = series.sort_values("at")
             look = _OTHERS | {"marker": marks.get(str(label), style.SPARE_MARKERS[0])}

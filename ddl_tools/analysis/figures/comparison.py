@@ -65,7 +65,7 @@ from ddl_tools.analysis.ratios import (
     without,
 )
 from ddl_tools.estimate import Estimate
-from ddl_tools.names import plural
+from ddl_tools.names import joined, plural
 from ddl_tools.records.identity import REPEATS
 from ddl_tools.records.rounds import DISTURBED, FIRST
 from ddl_tools.study import Study
@@ -224,8 +224,9 @@ def _rounds_left_out(windows: pd.DataFrame) -> dict[str, str]:
             for one, block in zip(gone["round"], gone["block"], strict=True)
         ]
         first = int(own["left_out"].eq(FIRST).sum())
-        texts[str(study)] = f"first of a start: {first}; disturbed: {len(named)}" + (
-            f" (round {', '.join(named)})" if named else ""
+        texts[str(study)] = joined(
+            f"first rounds ({first})" if first else "",
+            f"{len(named)} disturbed (round {', '.join(named)})" if named else "",
         )
         if blocks := lost.get(str(study)):
             texts[str(study)] += f"{LOST_STARTS}{len(blocks)} ({', '.join(blocks)})"
@@ -348,10 +349,8 @@ def _caption(points: pd.DataFrame) -> list[str]:
     other = sum(not base & one for base, others in map(commits_of, panels) for one in others)
     again = points["second_start"].any()
     free = controls(points) & ~points["second_start"]
-    rounds = [
-        re.sub(r" \(.*?\)", "", text).replace(" of a start", "")
-        for text in points["rounds_left_out"].dropna().unique()
-    ]
+    left_out = points["rounds_left_out"].dropna()
+    rounds = dict.fromkeys(re.sub(r" \(.*?\)", "", text) for text in left_out)
     return [
         *([f"Baseline: {bases[0]}."] if points["panel"].nunique() == 1 and not more else []),
         *captions.provenance(points, "the ratio"),
@@ -360,7 +359,7 @@ def _caption(points: pd.DataFrame) -> list[str]:
         *([f"Without a common commit: {plural(other, 'ratio')}."] if other else []),
         *(["Second start: same settings."] if again else []),
         *(["Synthetic: no loader."] if free.any() else []),
-        *[f"Rounds left out: {text}." for text in rounds],
+        *[f"Left out: {text}." for text in rounds if text],
         *[f"Not drawn: {text}." for text in points["left_out"].dropna().unique() if text],
     ]
 

@@ -127,7 +127,7 @@ def _limit(row: dict[str, Any], halves: Estimate) -> str:
     if low > most:
         return "unclear (above it)"
     if high < least:
-        return "both (same cores)" if row["on_cpu"] else "neither alone"
+        return "shared cores" if row["on_cpu"] else "neither alone"
     if not (least <= low and high <= most):
         return estimates.INCONCLUSIVE
     alike = least <= halves.low and halves.high <= most

@@ -648,6 +648,6 @@ def test_rounds_that_do_not_count_are_counted_and_named(tree: Tree, make_run: Ma
     table = points(tree)
     assert table.set_index("strategy").loc["horovod", "pairs"] == 5
     (told,) = table["rounds_left_out"].unique()
-    assert told == "first of a start: 2; disturbed: 1 (round 3 of b1)"  # as in the table
+    assert told == "first rounds (2), 1 disturbed (round 3 of b1)"  # as in the table
     caption = caption_of(QUESTIONS["comparison"].draw(table))
-    assert "Rounds left out: first: 2; disturbed: 1." in caption
+    assert "Left out: first rounds, 1 disturbed." in caption

@@ -46,7 +46,7 @@ def only(tree: Tree) -> dict[str, Any]:
         ((19.8, 80.0, 20.0), GPU, "training"),
         ((19.8, 20.5, 20.0), GPU, "either"),
         ((15.0, 80.0, 20.0), GPU, "neither alone"),
-        ((15.0, 80.0, 20.0), MACHINE, "both (same cores)"),
+        ((15.0, 80.0, 20.0), MACHINE, "shared cores"),
         ((19.8, 80.0, 20.0), MACHINE, "training"),
         ((30.0, 80.0, 20.0), MACHINE, "unclear (above it)"),
         ((19.2, 80.0, 20.0), GPU, "inconclusive"),  # 0.96, but surely between 0.94 and 0.98 only
@@ -123,7 +123,7 @@ def test_what_has_no_bound_is_not_drawn(tree: Tree, make_run: MakeRun) -> None:
     assert rows(figure) == ["DALI (CPU), TFRecord"]
     said = words(figure)
     assert "0.75 [0.73, 0.77]" in said
-    assert "of its bound; limit: both (same cores)" in said
+    assert "of its bound; limit: shared cores" in said
     assert "Without both halves, not drawn (CSV): 1." in said
     assert figure.axes[0].get_xlim()[1] > 200
 
