@@ -89,6 +89,7 @@ COLUMNS: dict[str, str] = {
     "corrupt_images": "Int64",
     **_columns("float64", "energy_j_per_image energy_kwh carbon_g_per_kwh kg_co2e"),
     **_columns("string", "energy_method error_kind error_category damage unfaithful"),
+    "link_mbit_least": "float64",
 }
 WINDOW_COLUMNS = {
     **_columns("string", "study run_id"),
@@ -126,7 +127,8 @@ def runs_table(
     A damaged record has the status `DAMAGED`, the reason as ``damage`` and, where that is whole,
     its specification. The numbers of a withdrawn run are left out too: its status is `WITHDRAWN`,
     and ``damage`` says why. `whole` leaves such rows out. Of emulated runs, ``unfaithful`` says
-    which rules they broke; `not_emulated` leaves all of them out.
+    which rules they broke and ``link_mbit_least`` how fast the slowest link was; `not_emulated`
+    leaves all of them out.
     """
     return _runs_frame(_read(tree, studies), carbon_g_per_kwh)
 
@@ -287,6 +289,7 @@ def _about(record: RunRecord) -> dict[str, Any]:
         "image_order": getattr(record.data, "order", None),
         "attempts": len(record.attempts),
         "unfaithful": "; ".join(record.rejected) or None,
+        "link_mbit_least": getattr(record.emulation, "link_mbit_least", None),
     }
 
 

@@ -55,9 +55,9 @@ def emulated_points(runs: pd.DataFrame) -> pd.DataFrame:
     are its 95 % interval over repeats. One rank sends nothing, so it is the base of all link rates.
     Delayed ranks without a run of one rank have the base of the configuration without delays.
     calculated is E by the calculator of `ddl_tools.scaling.communication`, from the step of one
-    rank and the rate of the links. represents_gbit is the link that an emulated one represents
-    (Gbit/s), represents_ms the step, see `represented_gbit`. Rejected runs are counted and give no
-    value.
+    rank and the rate of the slowest link, which was measured before each run. represents_gbit is
+    the link that an emulated one represents (Gbit/s), represents_ms the step, see
+    `represented_gbit`. Rejected runs are counted and give no value.
     """
     made = _emulated(runs)
     rows = []
@@ -137,15 +137,19 @@ def _row(runs: pd.DataFrame, base: pd.DataFrame, panel: pd.DataFrame) -> dict[st
         row["value"] = 1.0
     elif len(known) and len(bases):
         row |= estimates.scaled(estimates.unpaired_ratio(known, bases), 1 / ranks).columns()
-        row["calculated"] = _calculated(RunSpec(**specs(runs.iloc[:1])[0]), bases.mean())
+        mbit = runs["link_mbit_least"].min()
+        row["calculated"] = _calculated(RunSpec(**specs(runs.iloc[:1])[0]), bases.mean(), mbit)
     return row
 
 
-def _calculated(spec: RunSpec, rate: float) -> float:
-    """Return E of an emulated run from the throughput of one rank, nan where nothing models it."""
+def _calculated(spec: RunSpec, rate: float, link_mbit: float) -> float:
+    """Return E of an emulated run from the throughput of one rank and the rate of its links.
+
+    nan where nothing models it.
+    """
     alone_s = spec.local_batch_size / rate
     try:
-        return alone_s / calculated_s(spec, alone_s, spec.of(Emulated).emu_link_mbit)
+        return alone_s / calculated_s(spec, alone_s, link_mbit)
     except SpecError:
         return float("nan")
 

@@ -48,7 +48,7 @@ def test_the_calculated_efficiency_is_shown_beside(tree: Tree, make_run: MakeRun
     assert known[["strategy", "world_size"]].to_numpy().tolist() == [["ddp", 2]]
     spec = RunSpec(**{**SPEC, **EMULATED, "nodes": 2})
     step_s = 10.0 * spec.local_batch_size / IMAGES
-    predicted_s = calculated_s(spec, step_s, spec.emu_link_mbit)
+    predicted_s = calculated_s(spec, step_s, 0.98 * spec.emu_link_mbit)  # measured, see `emulate`
     assert known["calculated"].tolist() == pytest.approx([step_s / predicted_s])
     assert "Crosses: calculated" in words(QUESTIONS["efficiency_emulated"].draw(table))
 
