@@ -54,6 +54,7 @@ from ddl_tools.analysis.ratios import (
     LOST_STARTS,
     NEAREST,
     REFERENCE,
+    SHIFTED,
     SYNTHETIC,
     commits_of,
     compared,
@@ -61,6 +62,7 @@ from ddl_tools.analysis.ratios import (
     grown,
     growths,
     nearest,
+    shifted,
     within_commits,
     without,
 )
@@ -404,6 +406,9 @@ class Comparison(Question):
 {% if best.outcome %}, {{ best.outcome }}{% endif %}
 .
 {% endif %}
+{% for row in shifted %}
+- {{ row.label }} {{ row | estimate("ratio", ".2f") }}: {{ because }}.
+{% endfor %}
 {% for one in groups if one.rows or one.first.label != best.label %}
 {% if one.rows %}
 - Throughput {{ "by " ~ one.factor if one.factor else "of the fastest and the slowest" }},
@@ -485,6 +490,8 @@ from {{ against(one.rows[-1]) }} to {{ against(one.rows[0]) }}
         return {
             "best": best and best | {"outcome": _OUTCOMES.get(best["outcome"], "")},
             "slower": next(iter(records(_slower(points, best))), None),
+            "shifted": records(points[shifted(points)]),
+            "because": SHIFTED,
             "groups": compared(points),
             "growths": growths(points),
         }

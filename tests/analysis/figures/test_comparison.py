@@ -553,6 +553,17 @@ def test_a_gain_that_does_not_repeat_is_no_title(
         assert re.match(r"No gain over .*; DeepSpeed.* reaches 0\.80 .* confirmed", title)
 
 
+@pytest.mark.parametrize(("factor", "said"), [(1.0, 0), (0.9, 1)])
+def test_a_second_start_unlike_the_first_is_a_warning(
+    factor: float, said: int, tree: Tree, interleaved: MakeRun
+) -> None:
+    took = list(DRIFT / factor * WOBBLE)
+    in_blocks(interleaved, REFERENCE | {"second_start": True}, took, cpu_s=took, place=3)
+    table = points(tree)
+    texts = "\n".join(ratios.sentences(table)), "\n".join(QUESTIONS["comparison"].sentences(table))
+    assert [text.count("measure again") for text in texts] == [said, said]
+
+
 def test_a_second_start_of_the_reference_is_a_row(tree: Tree, interleaved: MakeRun) -> None:
     """It is pooled with nothing, and no configuration of the title."""
     title = title_of(QUESTIONS["comparison"].draw(points(tree)))
