@@ -202,7 +202,9 @@ def _ratio_to(row: Any, points: pd.DataFrame) -> str:
 def nearest(points: pd.DataFrame) -> pd.DataFrame:
     """Return the configurations by the number of factors in which they differ from the baseline."""
     counts = pd.concat([_differences(panel).sum(axis=1) for _, panel in points.groupby("panel")])
-    table = points.loc[counts.sort_index().sort_values(kind="stable").index]
+    again = points["second_start"].fillna(False).astype(bool)
+    order = pd.DataFrame({"counts": counts, "again": again}, index=points.index)
+    table = points.loc[order.sort_values(["counts", "again"], kind="stable").index]
     rows = table.to_dict("records")
     words = [
         "baseline" if row["label"] == row["base"] else CONTROL if control else word(row)
