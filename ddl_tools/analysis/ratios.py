@@ -16,11 +16,11 @@ FEWEST = "no run of a named reference: the first configuration that changes the 
 CONTROL = "control"  # no configuration that one can use, see `controls`
 SYNTHETIC = "synthetic"
 LOST_STARTS = "; starts lost: "  # in the text of rounds that are left out
-# Lines of a terminal: of each panel the baseline, and below it the ratios to it.
-SHIFTED = (
+SHIFTED = (  # of a second start, see `shifted`
     "it is the baseline once more, and yet differs: all ratios share the starts of the "
     "baseline, so measure again"
 )
+# Lines of a terminal: of each panel the baseline, and below it the ratios to it.
 _LINES = """
 {% macro ratio(row, stem="") %}
 {{ row | estimate(stem ~ "ratio", ".2f") }}
@@ -70,7 +70,11 @@ def controls(points: pd.DataFrame) -> "pd.Series[bool]":
     bases = points[points["label"] == points["base"]]
     reads = bases.groupby("panel")["loader"].agg(lambda own: bool((own != SYNTHETIC).any()))
     free = points["loader"].eq(SYNTHETIC) & points["panel"].map(reads).fillna(False).astype(bool)
-    return points["second_start"].fillna(False).astype(bool) | free
+    return _second_starts(points) | free
+
+
+def _second_starts(points: pd.DataFrame) -> "pd.Series[bool]":
+    return points["second_start"].fillna(False).astype(bool)
 
 
 def shifted(points: pd.DataFrame) -> "pd.Series[bool]":
@@ -78,8 +82,7 @@ def shifted(points: pd.DataFrame) -> "pd.Series[bool]":
 
     Of 95 % intervals, one in twenty does so by chance.
     """
-    again = points["second_start"].fillna(False).astype(bool)
-    return again & points["decision"].isin([estimates.GREATER, estimates.LESS])
+    return _second_starts(points) & points["decision"].isin([estimates.GREATER, estimates.LESS])
 
 
 def without(label: str, other: str) -> str:
@@ -128,7 +131,7 @@ def _differences(panel: pd.DataFrame) -> pd.DataFrame:
     }
     table = pd.DataFrame(found)
     others = ~table.any(axis=1) & (panel["label"] != base["label"])
-    return table.assign(settings=others & ~panel["second_start"].fillna(False))
+    return table.assign(settings=others & ~_second_starts(panel))
 
 
 def compared(points: pd.DataFrame) -> list[dict[str, Any]]:
@@ -202,8 +205,7 @@ def _ratio_to(row: Any, points: pd.DataFrame) -> str:
 def nearest(points: pd.DataFrame) -> pd.DataFrame:
     """Return the configurations by the number of factors in which they differ from the baseline."""
     counts = pd.concat([_differences(panel).sum(axis=1) for _, panel in points.groupby("panel")])
-    again = points["second_start"].fillna(False).astype(bool)
-    order = pd.DataFrame({"counts": counts, "again": again}, index=points.index)
+    order = pd.DataFrame({"counts": counts, "again": _second_starts(points)}, index=points.index)
     table = points.loc[order.sort_values(["counts", "again"], kind="stable").index]
     rows = table.to_dict("records")
     words = [

@@ -293,9 +293,9 @@ def test_publishing_goes_to_the_committed_tree(
     first, second = ledger(Study.load(path), results())
     finish(first.directory, provenance={"git_dirty": True})
     result = ddl("study", "publish", "small", status=0)
-    said, then = result.stdout.splitlines()
-    assert said == "1 published, 0 published before"
-    assert then.startswith("next: ddl figures; git add data ")
+    assert result.stdout == (
+        "1 published, 0 published before\nnext: ddl figures; git add data figures docs README.md\n"
+    )
     assert "uncommitted changes" in result.stderr
     assert f"not published: {second.spec.run_id} (planned)" in result.stderr
     (published,) = run_dirs("small", Tree(tmp_path / "data"))

@@ -199,9 +199,12 @@ def test_the_command_takes_a_name_or_a_file(
     monkeypatch.setattr(cli_study, "committed", lambda: Tree(tmp_path / "data"))
     monkeypatch.setattr(cli_study, "repeated", lambda: Tree(tmp_path / "data").second())
     other_name = packed.rename(tmp_path / "from-a-friend")
-    text = "test: 2 published, 0 published before\n"
-    assert ddl("study", "publish", other_name, status=0).stdout.startswith(text)
-    assert ddl("study", "publish", "--second", other_name, status=0).stdout.startswith(text)
+    text = (
+        "test: 2 published, 0 published before\n"
+        "next: ddl figures; git add data figures docs README.md\n"
+    )
+    assert ddl("study", "publish", other_name, status=0).stdout == text
+    assert ddl("study", "publish", "--second", other_name, status=0).stdout == text
     assert len(run_dirs("test", Tree(tmp_path / "data").second())) == 2
     text = "0 published, 2 published before\n"
     assert ddl("study", "publish", "test", status=0).stdout == text
