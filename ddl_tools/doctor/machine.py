@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
 from os.path import commonprefix
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from ddl_tools.launch.preflight import check_data, check_room
 from ddl_tools.launch.slurm.site import brought_sites
 from ddl_tools.processes import imports
 from ddl_tools.records.paths import PROJECT, Tree
-from ddl_tools.records.provenance import file_system
+from ddl_tools.records.provenance import file_system, installed_version
 
 PATIENCE_S = 120.0
 ANSWER = "ddl doctor: "  # begins the line with the answer; packages print much at import
@@ -200,7 +199,7 @@ def examine_outside() -> list[Finding]:
 
 def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Finding:
     """Import a package in a process of its own and report what it says, as `PROBES` asks it."""
-    if _version(name) is None or name not in PROBES:
+    if installed_version(name) is None or name not in PROBES:
         return installed(name, required)
     state: State = "bad" if required else "warn"
     head = (
@@ -230,20 +229,13 @@ def ask(name: str, required: bool = False, patience_s: float = PATIENCE_S) -> Fi
 
 def installed(name: str, required: bool) -> Finding:
     """Report the version of a package without importing it."""
-    if version := _version(name):
+    if version := installed_version(name):
         return Finding(name, "ok", version)
     needs = (one.install for one in registry.STRATEGIES.values() if name in one.packages)
     install = next(needs, REMEDY)
     if required:
         return Finding(name, "bad", "not installed", install)
     return Finding(name, "ok", f"{OPTIONAL}; to install it: {install}")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _of_names(kind: str) -> list[Finding]:
@@ -258,7 +250,7 @@ def _of_names(kind: str) -> list[Finding]:
 def _one_of(kind: str, names: list[str], packages: tuple[str, ...]) -> Finding:
     subject = commonprefix(names).rstrip("_") or packages[0]  # noqa: RUF071 (letters are meant)
     for package in packages:
-        if version := _version(package):
+        if version := installed_version(package):
             return Finding(subject, "ok", f"{version} ({package})")
     needed = f"not installed; needed by {kind} {', '.join(names)}: {' or '.join(packages)}"
     return Finding(subject, "warn", needed, registry.REGISTRIES[kind][names[0]].install)

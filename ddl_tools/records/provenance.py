@@ -53,7 +53,7 @@ def provenance(library: str = "torch") -> dict[str, Any]:
     of `library`, ``from_outside`` modules that ``PYTHONPATH`` puts before those of the environment.
     """
     names = [*PACKAGES, *(name for kind in registry.REGISTRIES for name in registry.packages(kind))]
-    packages = {name: version for name in names if (version := _version(name))}
+    packages = {name: version for name in names if (version := installed_version(name))}
     return {
         **code(),
         "python": platform.python_version(),
@@ -131,7 +131,8 @@ def _cpu_info() -> dict[str, str]:
     return dict(re.findall(r"^(.*?)\s*:[ \t]*(.*?)\s*$", first, re.MULTILINE))
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of a package here, without importing it; None if it is missing."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

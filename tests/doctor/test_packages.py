@@ -60,7 +60,7 @@ def test_only_what_is_needed_is_bad_when_it_is_missing(monkeypatch):
     def lacks(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(machine.metadata, "version", lacks)
+    monkeypatch.setattr(metadata, "version", lacks)
     monkeypatch.setattr(machine, "_of_library", lambda name: Finding(name, "ok", "1.0"))
     found = examine_packages({"horovod"})
     assert subjects(found, "bad") == ["torch", "torchvision", "horovod", "papermill"]
@@ -75,7 +75,7 @@ def test_what_nothing_asks_for_is_optional(monkeypatch, tmp_path):
             return "2.0"
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(machine.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(machine, "PROBES", {})
     monkeypatch.setattr(interpreters, "PROJECT", tmp_path)
     for library in ("TENSORFLOW", "KERAS", "MXNET"):
