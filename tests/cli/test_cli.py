@@ -101,6 +101,7 @@ def test_bad_input_ends_with_1_and_one_message(
 def test_a_run_whose_epochs_do_not_count_says_so_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("torch")  # without it, a run is refused first
     write_pictures(tmp_path / "images", 16, 4)
     monkeypatch.setattr(running.preflight, "MIN_FREE_BYTES", 0)
 
