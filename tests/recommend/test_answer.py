@@ -1,5 +1,6 @@
 """What an answer says of the limit, of the time and of one's own code, without any run."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,6 +92,17 @@ def test_the_first_line_says_what_is_known() -> None:
     assert "40 % of the cores" in said[Verdict.DISTURBED]
     assert "1.50 of it" in said[Verdict.DEFAULT]
     assert lines_of(verdict=Verdict.DEFAULT, ratio=none)[0] == Verdict.DEFAULT
+
+
+@pytest.mark.parametrize("part", [LOADER, COMPUTE])
+@pytest.mark.parametrize("gain", [0.0, 0.5])
+@pytest.mark.parametrize("alone", [(1.5, 3.0), (1.5, 0.9), (0.0, 0.0)])
+def test_no_space_stands_before_punctuation(
+    part: str, gain: float, alone: tuple[float, float]
+) -> None:
+    text = line_of("limit", limit=(part, gain), alone=alone)
+    assert ("up to 1.50 times as fast; time: " in text) is bool(gain)
+    assert not re.search(r"\s[;:,]", text)
 
 
 def test_what_is_not_known_has_no_line() -> None:
