@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.coverage import start
+from ddl_tools.recommend.plan import FINISH_S
 from ddl_tools.records.rounds import LEAST_CPU
 
-FINISH_S = 15.0  # of a search, for figure, page and answer
 ROUNDS = 3  # of a start; the first one does not count
 EPOCHS = ROUNDS + 1  # a cold one as well
 PART_WINDOWS = 2  # of a part that count

@@ -32,8 +32,8 @@ from ddl_tools.rank.command import words
 from ddl_tools.rank.reports import WINDOW_S
 from ddl_tools.recommend import plan
 from ddl_tools.recommend.answer import Outcome
-from ddl_tools.recommend.plan import RIVALS, Space
-from ddl_tools.recommend.search import FINISH_S, Starts, first, study_of
+from ddl_tools.recommend.plan import FINISH_S, RIVALS, Space
+from ddl_tools.recommend.search import Starts, first, study_of
 from ddl_tools.recommend.search_space import change, on_this_machine, search_name
 from ddl_tools.records import agreement
 from ddl_tools.records.ledger import Entry

@@ -19,6 +19,7 @@ from ddl_core.registry import owner
 from ddl_tools.analysis import estimates
 from ddl_tools.analysis.estimates import MARGIN
 from ddl_tools.estimate import Estimate
+from ddl_tools.names import plural
 
 Level = Mapping[str, Any]
 """Fields of `RunSpec` that a change sets."""
@@ -31,6 +32,7 @@ ENOUGH = 4  # in the first one, if there is time for the starts of a proof
 FINALISTS = 2  # in later blocks
 CLOSE = 1.10  # a configuration within this factor of the leader gets another start
 RESERVE = 0.5  # share of the time that parts leave for whole configurations at most
+FINISH_S = 15.0  # of the time, for figure, page and answer
 AGAIN = 0.2  # share of the time that measuring all parts again may take
 GAIN = 1.05  # of a doubled batch, for another doubling
 DISTURBED = 0.15  # share of the cores that other programs may take
@@ -142,10 +144,10 @@ def search(space: Space, bench: Bench) -> None:
     if not any(bench.known.starts.values()):
         missing_s = sum(map(bench.cost_s, next_parts(space, bench.known)))
         missing_s += bench.block_s([space.default, space.default])
-        needed_s = total_s - bench.left_s + missing_s
+        minutes = plural(math.ceil((missing_s + FINISH_S) / 60), "more minute")
         raise SpecError(
-            f"the time is too short to compare two configurations; {math.ceil(needed_s / 60)} "
-            "minutes would do"
+            "the time is too short to compare two configurations; the same command goes on, and "
+            f"needs {minutes}"
         )
 
 

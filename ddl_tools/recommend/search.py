@@ -32,7 +32,7 @@ from ddl_tools.launch.study import plan_run, run_study
 from ddl_tools.processes import stoppable
 from ddl_tools.recommend import plan
 from ddl_tools.recommend.load import Load
-from ddl_tools.recommend.plan import Known, Space
+from ddl_tools.recommend.plan import FINISH_S, Known, Space
 from ddl_tools.recommend.search_space import (
     Request,
     change,
@@ -50,7 +50,6 @@ from ddl_tools.visible import visible
 if TYPE_CHECKING:  # imports ipyparallel
     from ddl_tools.launch.interactive import Engines
 
-FINISH_S = 15.0  # for figure, page and answer
 START_S = {"cpu": 6.0, "cuda": 30.0}  # of configurations that start together, without epochs
 PART_S = {"cpu": 2.0, "cuda": 4.0}  # of a part, besides its epochs
 COMPILE_S = 80.0  # once
