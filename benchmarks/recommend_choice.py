@@ -4,8 +4,9 @@
 
 Searches ten minutes for ResNet18 and the sample images, three times from nothing. Two searches
 contradict each other in a configuration if their intervals of its ratio to the default have nothing
-in common. All records lie in `build/recommend_choice`; a search that is complete there is not made
-again.
+in common. The lines of each answer are kept, with ``DIR`` for the folder of the images and
+``results`` for that of the records. All records lie in `build/recommend_choice`; a search that is
+complete there is not made again.
 """
 
 import itertools
@@ -46,6 +47,10 @@ def measure() -> dict[str, Any]:
             "verdict": str(answer.verdict),
             "chosen": change(answer.chosen, answer.default),
             "to_default": {name: interval(ratio) for name, ratio in own.items()},
+            "lines": [
+                line.replace(str(data), "DIR").replace(str(answer.search.tree.root), "results")
+                for line in answer.lines
+            ],
         }
         for answer, own in zip(answers, ratios, strict=True)
     ]
