@@ -23,7 +23,7 @@ import psutil
 
 from ddl_core.origin import HOME, IN_CLONE
 from ddl_core.system import TEMPORARY, cannot_make, kept, own, require, temporary
-from ddl_tools.subreaper import end_all, family
+from ddl_tools.subreaper import descendants, end_all, family
 
 # Variables of a run's ranks: what they prove to each other that they belong to one run, and the
 # process that all ranks of this machine descend from.
@@ -36,6 +36,7 @@ COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 # A socket's path may have 107 bytes, of which libraries add up to 32; a long TMPDIR (some clusters
 # have one per job) leaves no room.
 MAX_LENGTH = 40
+REAP_S = 2.0  # what a subreaper has to end in, once nothing is left below it
 PREFIX = "p-"  # of such a folder
 LEFT_S = 86_400.0  # age of one that may be removed if its lock is free; a new one gets it later
 # Keeps the current folder, which may be a stranger's, out of the `sys.path` of Python processes.
@@ -191,6 +192,21 @@ def end(*started: Started) -> list[int]:
             if one.poll() is None:
                 roots.append(psutil.Process(one.pid))
     return end_all(lambda: [one for root in roots for one in family(root)])
+
+
+def end_supervised(*started: subprocess.Popen[bytes]) -> None:
+    """Kill what `start` has started, and let the subreapers above it end by themselves, if they do.
+
+    They take the exit statuses, by which its CPU time counts as that of this process.
+    """
+    above = []
+    for one in started:
+        with suppress(psutil.NoSuchProcess):
+            above.append(psutil.Process(one.pid))
+    end_all(lambda: [below for one in above for below in descendants(one)])
+    for one in started:
+        with suppress(subprocess.TimeoutExpired):
+            one.wait(REAP_S)
 
 
 @contextmanager

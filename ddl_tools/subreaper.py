@@ -122,7 +122,8 @@ def run(parent: int, command: list[str]) -> int:
             deadline = min(deadline, time.monotonic() + PATIENCE_S)
         code = reap().get(child)
     end_all(lambda: descendants(own))
-    return reap().get(child, -signal.SIGKILL) if code is None else code
+    left = reap()
+    return left.get(child, -signal.SIGKILL) if code is None else code
 
 
 def reap(but: Collection[int] = ()) -> dict[int, int]:

@@ -153,6 +153,7 @@ class Engines:
             for process in started:
                 if Allocation.current():
                     ranks.end_step(process)
+            processes.end_supervised(*started)
             left = processes.end(*started)  # the system holds it, e.g. in a dead file system
             for process in started:
                 if process.pid not in left:

@@ -126,6 +126,14 @@ def test_what_does_not_fit_the_engines_is_refused_and_they_stay(engines: Engines
     assert engine_pids(engines) == before
 
 
+def test_the_cpu_time_of_engines_that_ended_counts_as_ours() -> None:
+    """Else `ddl recommend` takes it for that of other programs."""
+    with Engines(RunSpec(**PAIR)) as engines:
+        spent = [psutil.Process(pid).cpu_times().user for pid in engine_pids(engines)]
+        before = os.times().children_user
+    assert os.times().children_user - before >= sum(spent) > 0
+
+
 def test_the_ranks_of_one_machine_listen_on_it_alone(engines: Engines) -> None:
     seen: set[str] = set()
 
