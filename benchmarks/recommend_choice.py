@@ -4,21 +4,22 @@
 
 Searches ten minutes for ResNet18 and the sample images, three times from nothing. Two searches
 contradict each other in a configuration if their intervals of its ratio to the default have nothing
-in common. The lines of each answer are kept, with ``DIR`` for the folder of the images and
-``results`` for that of the records. All records lie in `build/recommend_choice`; a search that is
-complete there is not made again.
+in common. The first answer is kept as it was printed, but with ``DIR`` for the folder of the images
+and ``results`` for that of the records. All records lie in `build/recommend_choice`; a search that
+is complete there is not made again.
 """
 
 import itertools
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from benchmarks.interleaved import interval, shown, stored
 from ddl_tools.estimate import Estimate
 from ddl_tools.recommend import plan
-from ddl_tools.recommend.answer import Answer
+from ddl_tools.recommend.answer import Answer, answer_file
 from ddl_tools.recommend.search import Search
 from ddl_tools.recommend.search_space import Request, change
 from ddl_tools.records.paths import PROJECT, Tree
@@ -47,10 +48,6 @@ def measure() -> dict[str, Any]:
             "verdict": str(answer.verdict),
             "chosen": change(answer.chosen, answer.default),
             "to_default": {name: interval(ratio) for name, ratio in own.items()},
-            "lines": [
-                line.replace(str(data), "DIR").replace(str(answer.search.tree.root), "results")
-                for line in answer.lines
-            ],
         }
         for answer, own in zip(answers, ratios, strict=True)
     ]
@@ -65,13 +62,25 @@ def measure() -> dict[str, Any]:
         for name, ratio in one["to_default"].items():
             print(f"  {name}: {shown(ratio)}")
     print(f"contradictions: {', '.join(disjoint) or 'none'}")
-    return {"searches": searches, "minutes": MINUTES, "contradictions": sorted({*disjoint})}
+    return {
+        "answer": printed(answers[0], data),
+        "searches": searches,
+        "minutes": MINUTES,
+        "contradictions": sorted({*disjoint}),
+    }
 
 
 def again(search: Search) -> Answer:
     """Return the answer of a search that was made by another process, from its records."""
     search.resume()
     return Answer(search)
+
+
+def printed(answer: Answer, data: Path) -> list[str]:
+    """Return the lines that the search printed, with short names for its folders."""
+    tree = answer.search.tree
+    text = answer_file(tree, answer.search.name).read_text()
+    return text.replace(str(data), "DIR").replace(str(tree.root), "results").splitlines()
 
 
 def found(answer: Answer) -> dict[str, Estimate]:
