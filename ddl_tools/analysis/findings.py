@@ -138,9 +138,10 @@ def _fastest(row: Any, base: str) -> str:
     """Return a sentence on a configuration and the baseline, without what their labels share."""
     sure = row["decision"] == estimates.GREATER
     verb = "trains" if sure else "is not proven to be faster: it trains"
-    ratio = f"{Estimate.of(row, 'ratio'):.2f} times as fast as {without(base, row['label'])}"
-    together = " together" if row["short"].count(", ") > 1 else ""
-    return f"{row['short']}{together} {verb} {ratio}."
+    ratio = f"{Estimate.of(row, 'ratio'):.2f} times as fast as"
+    names = (row["short"], without(base, row["label"]))
+    one, other = (name.replace(", ", " with ", 1) for name in names)
+    return f"{one} {verb} {ratio} {other}."
 
 
 def _gain(row: Any) -> str:
