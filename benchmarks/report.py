@@ -8,7 +8,7 @@ files; a test compares. Run it after a benchmark.
 
 import json
 import statistics
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
@@ -193,19 +193,25 @@ def in_short(found: dict[str, Any]) -> str:
     )
 
 
+def answer() -> str:
+    """Return the whole answer of one search of this machine: the first of `choices`."""
+    found = result("recommend_choice")
+    if found is None:
+        return NOT_YET
+    return "\n".join(["```text", *found["answer"], "```"])
+
+
 def choices() -> str:
     """Return what searches of this machine have answered, and whether that fits together."""
     found = result("recommend_choice")
     if found is None:
         return NOT_YET
-    told = []
+    ratios: dict[str, list[str]] = defaultdict(list)
     for one in found["searches"]:
         ratio = one["to_default"].get(one["chosen"])
-        own = f", {shown(ratio)} times the default" if ratio else ""
-        told.append(f"{one['verdict']}{': ' * bool(one['chosen'])}{one['chosen']}{own}")
-    counts = Counter(told)
-    often = {text: "once" if number == 1 else f"{number} times" for text, number in counts.items()}
-    answers = "; ".join(f"*{text}* ({number})" for text, number in often.items())
+        told = f"{one['verdict']}{': ' * bool(one['chosen'])}{one['chosen']}"
+        ratios[told].append(f"{shown(ratio)} times the default" if ratio else "too few starts")
+    answers = "; ".join(f"*{told}* ({', '.join(own)})" for told, own in ratios.items())
     doubts = ", ".join(found["contradictions"]) or "none"
     return (
         f"{len(found['searches'])} searches of {found['minutes']:g} minutes answered: {answers}. "
@@ -416,6 +422,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "memory_vit": partial(memory, "vit_laptop"),
     "memory_vit_gpu": partial(memory, "vit_one_gpu"),
     "worlds": worlds,
+    "answer": answer,
     "choices": choices,
     "own_scripts": own_scripts,
 }
@@ -428,6 +435,7 @@ PAGES = (
     "docs/explanation/scaling-model.md",
     "docs/how-to/choose-a-stack.md",
     "docs/how-to/measure-your-script.md",
+    "docs/how-to/recommend.md",
     "docs/explanation/statistics.md",
     "docs/explanation/emulation.md",
 )
