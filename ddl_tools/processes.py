@@ -186,11 +186,7 @@ def end(*started: Started) -> list[int]:
 
     What a process has left that has ended itself, the subreaper above it ends.
     """
-    roots = []
-    for one in started:
-        with suppress(psutil.NoSuchProcess):
-            if one.poll() is None:
-                roots.append(psutil.Process(one.pid))
+    roots = _living(started)
     return end_all(lambda: [one for root in roots for one in family(root)])
 
 
@@ -199,14 +195,21 @@ def end_supervised(*started: subprocess.Popen[bytes]) -> None:
 
     They take the exit statuses, by which its CPU time counts as that of this process.
     """
-    above = []
-    for one in started:
-        with suppress(psutil.NoSuchProcess):
-            above.append(psutil.Process(one.pid))
+    above = _living(started)
     end_all(lambda: [below for one in above for below in descendants(one)])
     for one in started:
         with suppress(subprocess.TimeoutExpired):
             one.wait(REAP_S)
+
+
+def _living(started: Iterable[Started]) -> list[psutil.Process]:
+    """Return those that have not ended: the number of one that has may be another's by now."""
+    found = []
+    for one in started:
+        with suppress(psutil.NoSuchProcess):
+            if one.poll() is None:
+                found.append(psutil.Process(one.pid))
+    return found
 
 
 @contextmanager
