@@ -51,7 +51,8 @@ def test_nearly_all_searches_on_a_gpu_end_within_10_percent_of_the_best() -> Non
 @pytest.mark.parametrize("name", ["h200", "two_cores"])
 def test_a_time_that_is_too_short_is_an_error(name: str) -> None:
     ((world, rates, noise),) = cases(WORLDS[name], 1)
-    with pytest.raises(SpecError, match=r"too short to compare .*; .* needs \d+ more"):
+    text = r"too short to compare two configurations; the same command .* needs \d+ more min"
+    with pytest.raises(SpecError, match=text):
         search(world.space, Simulation(world, rates, noise, minutes=0.5))
 
 
