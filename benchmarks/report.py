@@ -206,12 +206,12 @@ def choices() -> str:
     found = result("recommend_choice")
     if found is None:
         return NOT_YET
-    ratios: dict[str, list[str]] = defaultdict(list)
+    gains: dict[str, list[str]] = defaultdict(list)
     for one in found["searches"]:
         ratio = one["to_default"].get(one["chosen"])
-        told = f"{one['verdict']}{': ' * bool(one['chosen'])}{one['chosen']}"
-        ratios[told].append(f"{shown(ratio)} times the default" if ratio else "too few starts")
-    answers = "; ".join(f"*{told}* ({', '.join(own)})" for told, own in ratios.items())
+        first_line = f"{one['verdict']}{': ' * bool(one['chosen'])}{one['chosen']}"
+        gains[first_line].append(f"{shown(ratio)} times the default" if ratio else "too few starts")
+    answers = "; ".join(f"*{line}* ({', '.join(own)})" for line, own in gains.items())
     doubts = ", ".join(found["contradictions"]) or "none"
     return (
         f"{len(found['searches'])} searches of {found['minutes']:g} minutes answered: {answers}. "
